@@ -1,0 +1,22 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CONSTRAINTS := constraints.txt
+
+.PHONY: test lint clean
+
+$(VENV)/installed: setup.py $(CONSTRAINTS)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) pip setuptools wheel
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[mxnet,scheduler,test]'
+	touch $@
+
+test: $(VENV)/installed lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests
+
+lint: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+clean:
+	rm -rf $(VENV) build *.egg-info

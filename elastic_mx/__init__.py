@@ -1,0 +1,12 @@
+"""The elastic kvstore for Apache MXNet 1.9.1.
+
+``import elastic_mx`` makes ``dist_elastic`` and ``dist_elastic_async`` known to MXNet and lets MXNet run on
+NumPy up to 1.26 and Python up to 3.12. MXNet itself is not imported here: control programs, which have no use
+for it, start fast and work where it is not installed.
+"""
+
+from elastic_mx import _compat
+
+__version__ = "0.1.0"
+
+_compat.install()
