@@ -1,12 +1,14 @@
 """elastic-mx: elastic parameter serving for Apache MXNet and a learned scheduler for its cluster."""
 
+from pathlib import Path
+
 from setuptools import find_packages, setup
 
 setup(
     name="elastic-mx",
     version="0.1.0",
     description="An elastic kvstore for Apache MXNet, and the DL2 scheduler that resizes live training jobs",
-    long_description=open("README.md", encoding="utf-8").read(),
+    long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.9",

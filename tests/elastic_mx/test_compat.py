@@ -5,9 +5,7 @@ import sys
 
 
 def run(code: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
-    ).stdout
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60).stdout
 
 
 def test_importing_elastic_mx_does_not_import_mxnet():
