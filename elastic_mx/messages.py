@@ -1,0 +1,276 @@
+"""The control messages between a job's processes and its coordinator, and how they are read.
+
+Each message is a frozen struct; msgspec writes it as msgpack and, on reading, refuses what does not fit its types.
+What the messages mean is told in docs/protocol.md; who acts on them, in coordinator_machine.py and client.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+import msgspec
+
+PROTOCOL = "1"
+
+
+class ProtocolError(Exception):
+    """A message that this version cannot read, or that does not fit the receiver's state."""
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defaults=True):
+    """Any control message."""
+
+    def __str__(self) -> str:
+        fields = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__)
+        return f"{type(self).__name__}({', '.join(fields)})"
+
+
+# ---------------------------------------------------------------------------------------------- parts of messages
+
+
+class KeySpec(msgspec.Struct, frozen=True):
+    """A key as a script defined it: `store` counts the script's stores, `whole` forbids cutting it into slices."""
+
+    store: int
+    key: str
+    shape: Tuple[int, ...]
+    dtype: str
+    whole: bool = False
+
+
+class PlacedKey(msgspec.Struct, frozen=True):
+    """A key with the id of its first slice (the others follow) and each slice's (server, arena offset in bytes)."""
+
+    spec: KeySpec
+    first_slice: int
+    places: List[Tuple[str, int]]
+
+
+class Move(msgspec.Struct, frozen=True):
+    """A slice that changes servers: from `source` to byte `offset` of the arena of `target`."""
+
+    slice: int
+    source: str
+    target: str
+    offset: int
+
+
+class Generation(msgspec.Struct, frozen=True):
+    """A membership: the names of the workers, in rank order, and of the servers with their data addresses."""
+
+    number: int
+    workers: Tuple[str, ...]
+    servers: Dict[str, str]
+
+
+class Position(msgspec.Struct, frozen=True):
+    """Where the job's data stands: `epoch` began with step `epoch_step`; the worker begins with step `step`.
+
+    `groups` are the (first step, number of workers) of the memberships since the epoch began, for samplers whose
+    global batch grows with the workers.
+    """
+
+    epoch: int = 0
+    epoch_step: int = 0
+    step: int = 0
+    groups: Tuple[Tuple[int, int], ...] = ()
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """What a worker reports of itself: steps begun, seconds per step (a running median), samples dealt to it."""
+
+    step: int
+    step_seconds: float
+    samples: int = 0
+    longest_step_seconds: float = 0.0
+
+
+# ----------------------------------------------------------------------------------------- process to coordinator
+
+
+class Register(Message, frozen=True):
+    """A server, worker, launcher or client says who it is. Its `address` is where its data socket listens."""
+
+    role: str
+    name: str
+    address: str = ""
+    pid: int = 0
+    host: str = ""
+    protocol: str = PROTOCOL
+
+
+class Ready(Message, frozen=True):
+    """A new process needs nothing more. `max_workers` is how many workers the sampler can share a batch among."""
+
+    max_workers: int = 0
+
+
+class DefineKeys(Message, frozen=True):
+    """A worker defines keys. Defining a known key again is how a joining worker learns where it is."""
+
+    request: int
+    keys: List[KeySpec]
+
+
+class Horizon(Message, frozen=True):
+    """The answer to Prepare: the furthest step that this worker begins or deals for before it hears the commit."""
+
+    generation: int
+    step: int = -1
+
+
+class EpochBegan(Message, frozen=True):
+    epoch: int
+    step: int
+
+
+class Switched(Message, frozen=True):
+    """A worker routes by `generation` from `step` on. `stall_seconds`: what the change cost its longest step."""
+
+    generation: int
+    step: int
+    position: Position
+
+
+class Report(Message, frozen=True):
+    progress: Progress
+
+
+class InForce(Message, frozen=True):
+    """A server has all slices of its table, and those that left it were acknowledged."""
+
+    generation: int
+    bytes_in: int
+    seconds: float
+
+
+class Goodbye(Message, frozen=True):
+    """A worker's script has ended, or a released process leaves."""
+
+
+class Exited(Message, frozen=True):
+    """The launcher saw a process end: `status` is its exit status, negative for a signal."""
+
+    name: str
+    status: int
+
+
+class Scale(Message, frozen=True):
+    """Asks for a size; None leaves that number as it is. Answered by Reply once it is in force."""
+
+    request: int
+    workers: Optional[int] = None
+    servers: Optional[int] = None
+
+
+class Status(Message, frozen=True):
+    request: int
+
+
+class Stop(Message, frozen=True):
+    """Asks for the end of the job. Answered by Reply when every process was told."""
+
+    request: int
+
+
+# ----------------------------------------------------------------------------------------- coordinator to process
+
+
+class Welcome(Message, frozen=True):
+    """The answer to Register. `joining`: the job trains already and the process becomes a member later."""
+
+    name: str
+    joining: bool
+    generation: Generation
+    settings: Dict[str, Any]
+
+
+class Refused(Message, frozen=True):
+    """The answer to a Register or a message that cannot be accepted."""
+
+    reason: str
+
+
+class KeysPlaced(Message, frozen=True):
+    """Answers DefineKeys for the worker that asked (its `request`), and tells servers what they own (request 0)."""
+
+    request: int
+    generation: int
+    keys: List[PlacedKey]
+
+
+class Prepare(Message, frozen=True):
+    generation: Generation
+    moves: List[Move]
+
+
+class Commit(Message, frozen=True):
+    """Generation `generation` takes over at step `step`. A joining worker takes part from there."""
+
+    generation: int
+    step: int
+
+
+class Begin(Message, frozen=True):
+    """Tells a joining worker where the data stands, as the first member to switch saw it."""
+
+    generation: int
+    position: Position
+
+
+class NewGeneration(Message, frozen=True):
+    """Generation `generation` is in force everywhere."""
+
+    generation: int
+
+
+class Launch(Message, frozen=True):
+    """Tells the launcher to start a process."""
+
+    role: str
+    name: str
+
+
+class Release(Message, frozen=True):
+    """The receiver's work for this job is over; it exits."""
+
+    reason: str = ""
+
+
+class Reply(Message, frozen=True):
+    """Answers a Scale, Status or Stop: `error` is empty when it was carried out."""
+
+    request: int
+    error: str = ""
+    body: Dict[str, Any] = {}
+
+
+FromProcess = Union[
+    Register, Ready, DefineKeys, Horizon, EpochBegan, Switched, Report, InForce, Goodbye, Exited, Scale, Status, Stop
+]
+FromCoordinator = Union[Welcome, Refused, KeysPlaced, Prepare, Commit, Begin, NewGeneration, Launch, Release, Reply]
+
+_encoder = msgspec.msgpack.Encoder()
+_from_process = msgspec.msgpack.Decoder(FromProcess)
+_from_coordinator = msgspec.msgpack.Decoder(FromCoordinator)
+
+
+def encode(message: Message) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_from_process(data: bytes) -> Message:
+    """Read what a process sent to the coordinator. Raises ProtocolError where it is none of its messages."""
+    return _decode(_from_process, data)
+
+
+def decode_from_coordinator(data: bytes) -> Message:
+    """Read what the coordinator sent. Raises ProtocolError where it is none of its messages."""
+    return _decode(_from_coordinator, data)
+
+
+def _decode(decoder: Any, data: bytes) -> Message:
+    try:
+        return decoder.decode(data)  # type: ignore[no-any-return]
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"a control message of {len(data)} bytes cannot be read: {error}") from error
