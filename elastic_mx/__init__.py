@@ -5,8 +5,20 @@ NumPy up to 1.26 and Python up to 3.12. MXNet itself is not imported here: contr
 for it, start fast and work where it is not installed.
 """
 
+from importlib import import_module
+from typing import Any
+
 from elastic_mx import _compat
 
 __version__ = "0.1.0"
 
 _compat.install()
+
+
+def __getattr__(name: str) -> Any:
+    """Import the data (and NumPy with it) when a script first asks for it."""
+    if name == "data":
+        return import_module("elastic_mx.data")
+    if name in ("epoch", "epochs"):
+        return getattr(import_module("elastic_mx.data"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
