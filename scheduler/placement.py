@@ -1,0 +1,229 @@
+"""Puts tasks on nodes, one at a time or in bulk, and tells what still fits. Which task comes next is for policies."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush, heapreplace
+from typing import Dict, List, Optional, Tuple
+
+import numpy as np
+
+from scheduler.core import SERVER, WORKER, Allocation, ClusterView, JobsView, Placement
+
+Demand = Tuple[float, ...]
+_EPS = 1e-9
+
+
+class Placer:
+    """An empty cluster to be filled in one slot.
+
+    A task goes to the node with the smallest load (sum over resources of used / capacity; ties: lowest index) on
+    which it fits whole. With ``strict=True`` only the node with the smallest load is tried, as in the DL2 authors'
+    simulator, so a task may fail though another node has room. Every operation takes about a microsecond.
+
+    Each distinct demand has its own lazy heap of nodes. Loads only grow, so a node that is too full for a demand
+    leaves that heap for good; ``remove`` brings it back.
+    """
+
+    def __init__(self, cluster: ClusterView, jobs: JobsView, strict: bool = False) -> None:
+        self.cluster = cluster
+        self.jobs = jobs
+        self.strict = strict
+        self.servers: List[int] = [0] * len(jobs)
+        self.workers: List[int] = [0] * len(jobs)
+        self.max_servers = cluster.max_servers
+        self.max_workers = cluster.max_workers
+        self.used: List[float] = [0.0] * len(cluster.resources)  # whole cluster, by resource
+        self._type = jobs.type_index.tolist()
+        self._types = jobs.types
+        self._free: List[List[float]] = cluster.capacity.tolist()
+        capacity = cluster.capacity
+        inverse = np.divide(1.0, capacity, out=np.zeros_like(capacity), where=capacity > 0)
+        self._inverse: List[List[float]] = inverse.tolist()
+        self._load: List[float] = [0.0] * len(self._free)
+        self._start = [(0.0, int(node)) for node in np.flatnonzero(cluster.alive)]
+        self._heaps: Dict[Optional[Demand], List[Tuple[float, int]]] = {}
+        self._tasks: List[Tuple[int, int, int]] = []  # job, role, node
+
+    # -- one task ---------------------------------------------------------------------------------------------------
+
+    def add_worker(self, i: int) -> bool:
+        """One more worker for job i; False, and nothing changed, if it does not fit or the job is at its limit."""
+        if self.workers[i] >= self.max_workers:
+            return False
+        demand = self._types[self._type[i]].worker
+        node = self._find(demand)
+        if node < 0:
+            return False
+        self._take(node, demand)
+        self.workers[i] += 1
+        self._tasks.append((i, WORKER, node))
+        return True
+
+    def add_server(self, i: int) -> bool:
+        """One more server for job i; False, and nothing changed, if it does not fit or the job is at its limit."""
+        if self.servers[i] >= self.max_servers:
+            return False
+        demand = self._types[self._type[i]].server
+        node = self._find(demand)
+        if node < 0:
+            return False
+        self._take(node, demand)
+        self.servers[i] += 1
+        self._tasks.append((i, SERVER, node))
+        return True
+
+    def add_pair(self, i: int) -> bool:
+        """One worker and one server on one node for job i; False, and nothing changed, if they do not fit."""
+        if self.workers[i] >= self.max_workers or self.servers[i] >= self.max_servers:
+            return False
+        demand = self._types[self._type[i]].pair
+        node = self._find(demand)
+        if node < 0:
+            return False
+        self._take(node, demand)
+        self._record_pair(i, node)
+        return True
+
+    def add_pair_at(self, i: int, node: int) -> bool:
+        """As ``add_pair``, on the given node."""
+        demand = self._types[self._type[i]].pair
+        if self.workers[i] >= self.max_workers or self.servers[i] >= self.max_servers:
+            return False
+        if not self._fits_on(node, demand):
+            return False
+        self._take(node, demand)
+        self._record_pair(i, node)
+        return True
+
+    def add(self, i: int, servers: int, workers: int) -> bool:
+        """All of the given tasks for job i, wherever they fit, or none (False)."""
+        mark = len(self._tasks)
+        for _ in range(workers):
+            if not self.add_worker(i):
+                self.undo(mark)
+                return False
+        for _ in range(servers):
+            if not self.add_server(i):
+                self.undo(mark)
+                return False
+        return True
+
+    def mark(self) -> int:
+        """A point in time to which ``undo`` goes back."""
+        return len(self._tasks)
+
+    def undo(self, mark: int) -> None:
+        """Takes back, newest first, every task added since ``mark``."""
+        while len(self._tasks) > mark:
+            i, role, node = self._tasks.pop()
+            kind = self._types[self._type[i]]
+            if role == WORKER:
+                self.workers[i] -= 1
+                self._give(node, kind.worker)
+            else:
+                self.servers[i] -= 1
+                self._give(node, kind.server)
+
+    # -- what fits --------------------------------------------------------------------------------------------------
+
+    def fits_worker(self, i: int) -> bool:
+        return self.workers[i] < self.max_workers and self._find(self._types[self._type[i]].worker) >= 0
+
+    def fits_server(self, i: int) -> bool:
+        return self.servers[i] < self.max_servers and self._find(self._types[self._type[i]].server) >= 0
+
+    def fits_pair(self, i: int) -> bool:
+        below = self.workers[i] < self.max_workers and self.servers[i] < self.max_servers
+        return below and self._find(self._types[self._type[i]].pair) >= 0
+
+    def mask(self) -> np.ndarray:
+        """What can be added, bool [n, 3]: a worker, a server, a pair on one node."""
+        by_type = np.array(
+            [[self._find(t.worker) >= 0, self._find(t.server) >= 0, self._find(t.pair) >= 0] for t in self._types],
+            dtype=bool,
+        ).reshape(-1, 3)
+        worker_room = np.array(self.workers, dtype=np.int64) < self.max_workers
+        server_room = np.array(self.servers, dtype=np.int64) < self.max_servers
+        room = np.stack([worker_room, server_room, worker_room & server_room], axis=1)
+        return by_type[self.jobs.type_index] & room
+
+    def free(self) -> np.ndarray:
+        """Free units, float64 [N, R]; zero on dead nodes."""
+        free = np.array(self._free, dtype=float)
+        free[~self.cluster.alive] = 0.0
+        return free
+
+    def dominant_share(self, i: int) -> float:
+        """Largest share of any resource of the living cluster that job i holds."""
+        kind = self._types[self._type[i]]
+        w, s = self.workers[i], self.servers[i]
+        totals = self._totals()
+        return max((w * a + s * b) / c for a, b, c in zip(kind.worker, kind.server, totals) if c > 0)
+
+    def allocation(self) -> Allocation:
+        """What has been placed so far."""
+        tasks = np.array(self._tasks, dtype=np.int64).reshape(-1, 3)
+        return Allocation(
+            servers=np.array(self.servers, dtype=np.int64),
+            workers=np.array(self.workers, dtype=np.int64),
+            placement=Placement(job=tasks[:, 0], role=tasks[:, 1], node=tasks[:, 2]),
+        )
+
+    # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _totals(self) -> List[float]:
+        totals = getattr(self, "_totals_list", None)
+        if totals is None:
+            totals = self._totals_list = self.cluster.totals.tolist()
+        return totals
+
+    def _record_pair(self, i: int, node: int) -> None:
+        self.workers[i] += 1
+        self.servers[i] += 1
+        self._tasks.append((i, WORKER, node))
+        self._tasks.append((i, SERVER, node))
+
+    def _fits_on(self, node: int, demand: Demand) -> bool:
+        return all(have + _EPS >= need for have, need in zip(self._free[node], demand))
+
+    def _find(self, demand: Demand) -> int:
+        """The node that a task of this demand would go to, or -1."""
+        key = None if self.strict else demand
+        heap = self._heaps.get(key)
+        if heap is None:
+            heap = self._heaps[key] = [(self._load[node], node) for _, node in self._start]
+            heap.sort()
+        load = self._load
+        while heap:
+            known, node = heap[0]
+            if known != load[node]:
+                heapreplace(heap, (load[node], node))
+                continue
+            if self._fits_on(node, demand):
+                return node
+            if self.strict:
+                return -1
+            heappop(heap)
+        return -1
+
+    def _take(self, node: int, demand: Demand) -> None:
+        free, inverse, used = self._free[node], self._inverse[node], self.used
+        load = self._load[node]
+        for r, need in enumerate(demand):
+            if need:
+                free[r] -= need
+                used[r] += need
+                load += need * inverse[r]
+        self._load[node] = load
+
+    def _give(self, node: int, demand: Demand) -> None:
+        free, inverse, used = self._free[node], self._inverse[node], self.used
+        load = self._load[node]
+        for r, need in enumerate(demand):
+            if need:
+                free[r] += need
+                used[r] -= need
+                load -= need * inverse[r]
+        self._load[node] = load
+        for heap in self._heaps.values():
+            heappush(heap, (load, node))

@@ -1,0 +1,1 @@
+"""Reading, drawing and converting workloads and traces, a file per format."""

@@ -1,0 +1,91 @@
+"""A workload (cluster and job types) and a trace (which jobs arrive when). Reading and drawing them is elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Dict, Optional, Tuple
+
+import numpy as np
+
+from scheduler.core import JobType
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A cluster and the kinds of jobs that come to it.
+
+    Attributes:
+        resources: names, length R.
+        capacity: float64 [N, R], units per node.
+        types: the job types; traces refer to them by index.
+        max_servers, max_workers: the most tasks of a role that one job may have.
+        arrivals: arrivals per slot by peak, as in DL2's files; empty where unknown.
+        jobs_per_trace: how many jobs a drawn trace has.
+        peak: the most arrivals in a slot of a drawn trace.
+    """
+
+    name: str
+    slot_seconds: float
+    resources: Tuple[str, ...]
+    capacity: np.ndarray
+    types: Tuple[JobType, ...]
+    max_servers: int
+    max_workers: int
+    arrivals: Dict[int, Tuple[int, ...]] = field(default_factory=dict)
+    jobs_per_trace: int = 60
+    peak: int = 3
+
+    def type_named(self, name: str) -> int:
+        """Index of a job type by its name; KeyError if there is none."""
+        for index, kind in enumerate(self.types):
+            if kind.name == name:
+                return index
+        raise KeyError(name)
+
+    def speed_tables(self) -> np.ndarray:
+        """Epochs per slot at (servers, workers) by type, float64 [T, max_servers + 1, max_workers + 1]; cached."""
+        cached: Optional[np.ndarray] = self.__dict__.get("_tables")
+        if cached is None:
+            tables = []
+            for kind in self.types:
+                if kind.speed is None:
+                    raise ValueError(f"job type {kind.name!r} has no speed model: give one in the workload or --speeds")
+                table = kind.speed.table(self.max_servers, self.max_workers)
+                tables.append(table * self.slot_seconds / kind.samples_per_epoch)
+            cached = np.stack(tables)
+            cached.setflags(write=False)
+            object.__setattr__(self, "_tables", cached)
+        return cached
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Jobs in order of arrival, then id; all arrays have length n.
+
+    Attributes:
+        ids: int64, unique.
+        type_index: int64, into the workload's types.
+        arrival: int64, slot of arrival.
+        epochs: float64, what the job's owner says it will train.
+    """
+
+    name: str
+    ids: np.ndarray
+    type_index: np.ndarray
+    arrival: np.ndarray
+    epochs: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def make_trace(name: str, ids: np.ndarray, type_index: np.ndarray, arrival: np.ndarray, epochs: np.ndarray) -> Trace:
+    """Sorts by arrival, then id, and gives the arrays their types."""
+    order = np.lexsort((ids, arrival))
+    return Trace(
+        name=name,
+        ids=np.asarray(ids, dtype=np.int64)[order],
+        type_index=np.asarray(type_index, dtype=np.int64)[order],
+        arrival=np.asarray(arrival, dtype=np.int64)[order],
+        epochs=np.asarray(epochs, dtype=float)[order],
+    )
