@@ -223,7 +223,7 @@ class Simulator:
             return
         fields = _error_fields(self._rng, 16, self.rates.shape[1:])
         tables = self.rates[:, None] * (1.0 + error * fields[None])
-        self.estimated_rates = tables.reshape((-1,) + self.rates.shape[1:])
+        self.estimated_rates = tables.reshape((-1, *self.rates.shape[1:]))
         self._rate_index = self.trace.type_index * len(fields) + self._rng.integers(len(fields), size=n)
 
     def _check(self, allocation: Allocation) -> None:
