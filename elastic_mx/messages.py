@@ -29,13 +29,18 @@ class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True, omit_defaults
 
 
 class KeySpec(msgspec.Struct, frozen=True):
-    """A key as a script defined it: `store` counts the script's stores, `whole` forbids cutting it into slices."""
+    """A key as a script defined it.
+
+    `store` counts the script's stores; `whole` forbids cutting the key into slices; an `asynchronous` key is updated
+    by each push alone, others when all members have pushed.
+    """
 
     store: int
     key: str
     shape: Tuple[int, ...]
     dtype: str
     whole: bool = False
+    asynchronous: bool = False
 
 
 class PlacedKey(msgspec.Struct, frozen=True):
@@ -119,17 +124,30 @@ class Horizon(Message, frozen=True):
     step: int = -1
 
 
-class EpochBegan(Message, frozen=True):
-    epoch: int
-    step: int
-
-
 class Switched(Message, frozen=True):
-    """A worker routes by `generation` from `step` on. `stall_seconds`: what the change cost its longest step."""
+    """A worker routes by `generation` from its step on; `position` is where its data stands there.
+
+    `pushed` are the numbers of the keys that were ever pushed.
+    """
 
     generation: int
-    step: int
     position: Position
+    pushed: List[int] = []
+
+
+class Settled(Message, frozen=True):
+    """What a worker noticed of a generation change: its longest extra wait in the steps around it."""
+
+    generation: int
+    stall_seconds: float
+    median_step_seconds: float
+
+
+class SetOptimizer(Message, frozen=True):
+    """The optimizer of a store, described in plain data (optimizers.py); passed on to every server."""
+
+    store: int
+    description: Dict[str, Any]
 
 
 class Report(Message, frozen=True):
@@ -212,10 +230,21 @@ class Commit(Message, frozen=True):
 
 
 class Begin(Message, frozen=True):
-    """Tells a joining worker where the data stands, as the first member to switch saw it."""
+    """Tells a joining worker where the data stands, as the first member to switch saw it.
+
+    `finished`: the members' scripts ended before the generation's first step; nothing is left to train.
+    """
 
     generation: int
-    position: Position
+    position: Position = Position()
+    pushed: List[int] = []
+    finished: bool = False
+
+
+class Drop(Message, frozen=True):
+    """The plan for `generation` is given up before its commit; its number is not used again."""
+
+    generation: int
 
 
 class NewGeneration(Message, frozen=True):
@@ -246,9 +275,24 @@ class Reply(Message, frozen=True):
 
 
 FromProcess = Union[
-    Register, Ready, DefineKeys, Horizon, EpochBegan, Switched, Report, InForce, Goodbye, Exited, Scale, Status, Stop
+    Register,
+    Ready,
+    DefineKeys,
+    Horizon,
+    Switched,
+    Settled,
+    SetOptimizer,
+    Report,
+    InForce,
+    Goodbye,
+    Exited,
+    Scale,
+    Status,
+    Stop,
 ]
-FromCoordinator = Union[Welcome, Refused, KeysPlaced, Prepare, Commit, Begin, NewGeneration, Launch, Release, Reply]
+FromCoordinator = Union[
+    Welcome, Refused, KeysPlaced, Prepare, Commit, Drop, Begin, NewGeneration, SetOptimizer, Launch, Release, Reply
+]
 
 _encoder = msgspec.msgpack.Encoder()
 _from_process = msgspec.msgpack.Decoder(FromProcess)
