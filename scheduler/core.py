@@ -82,6 +82,11 @@ class ClusterView:
         return len(self.capacity)
 
     @property
+    def inverse_capacity(self) -> np.ndarray:
+        """1 / capacity, zero where a node has none of a resource, float64 [N, R]."""
+        return np.divide(1.0, self.capacity, out=np.zeros_like(self.capacity), where=self.capacity > 0)
+
+    @property
     def totals(self) -> np.ndarray:
         """Capacity of all nodes that are alive, float64 [R]."""
         if self.alive.all():

@@ -10,6 +10,7 @@ import numpy as np
 from scheduler.core import SERVER, WORKER, Allocation, ClusterView, JobsView, Placement
 
 Demand = Tuple[float, ...]
+Terms = Tuple[Tuple[int, float], ...]
 _EPS = 1e-9
 
 
@@ -21,7 +22,7 @@ class Placer:
     simulator, so a task may fail though another node has room. Every operation takes about a microsecond.
 
     Each distinct demand has its own lazy heap of nodes. Loads only grow, so a node that is too full for a demand
-    leaves that heap for good; ``remove`` brings it back.
+    leaves that heap for good; ``undo`` brings it back.
     """
 
     def __init__(self, cluster: ClusterView, jobs: JobsView, strict: bool = False) -> None:
@@ -33,24 +34,28 @@ class Placer:
         self.max_servers = cluster.max_servers
         self.max_workers = cluster.max_workers
         self.used: List[float] = [0.0] * len(cluster.resources)  # whole cluster, by resource
-        self._type = jobs.type_index.tolist()
+        self._kind: List[int] = jobs.type_index.tolist()
         self._types = jobs.types
         self._free: List[List[float]] = cluster.capacity.tolist()
-        capacity = cluster.capacity
-        inverse = np.divide(1.0, capacity, out=np.zeros_like(capacity), where=capacity > 0)
-        self._inverse: List[List[float]] = inverse.tolist()
+        self._inverse: List[List[float]] = cluster.inverse_capacity.tolist()
         self._load: List[float] = [0.0] * len(self._free)
-        self._start = [(0.0, int(node)) for node in np.flatnonzero(cluster.alive)]
-        self._heaps: Dict[Optional[Demand], List[Tuple[float, int]]] = {}
+        self._alive: List[int] = np.flatnonzero(cluster.alive).tolist()
+        self._totals: List[float] = cluster.totals.tolist()
         self._tasks: List[Tuple[int, int, int]] = []  # job, role, node
+        self._terms: List[Terms] = []  # by demand number: the resources it needs, and how much
+        known: Dict[Demand, int] = {}
+        self._worker = [self._number(known, kind.worker) for kind in jobs.types]
+        self._server = [self._number(known, kind.server) for kind in jobs.types]
+        self._pair = [self._number(known, kind.pair) for kind in jobs.types]
+        self._heaps: List[Optional[List[Tuple[float, int]]]] = [None] * len(self._terms)
 
-    # -- one task ---------------------------------------------------------------------------------------------------
+    # -- adding -----------------------------------------------------------------------------------------------------
 
     def add_worker(self, i: int) -> bool:
         """One more worker for job i; False, and nothing changed, if it does not fit or the job is at its limit."""
         if self.workers[i] >= self.max_workers:
             return False
-        demand = self._types[self._type[i]].worker
+        demand = self._worker[self._kind[i]]
         node = self._find(demand)
         if node < 0:
             return False
@@ -63,7 +68,7 @@ class Placer:
         """One more server for job i; False, and nothing changed, if it does not fit or the job is at its limit."""
         if self.servers[i] >= self.max_servers:
             return False
-        demand = self._types[self._type[i]].server
+        demand = self._server[self._kind[i]]
         node = self._find(demand)
         if node < 0:
             return False
@@ -76,7 +81,7 @@ class Placer:
         """One worker and one server on one node for job i; False, and nothing changed, if they do not fit."""
         if self.workers[i] >= self.max_workers or self.servers[i] >= self.max_servers:
             return False
-        demand = self._types[self._type[i]].pair
+        demand = self._pair[self._kind[i]]
         node = self._find(demand)
         if node < 0:
             return False
@@ -86,7 +91,7 @@ class Placer:
 
     def add_pair_at(self, i: int, node: int) -> bool:
         """As ``add_pair``, on the given node."""
-        demand = self._types[self._type[i]].pair
+        demand = self._pair[self._kind[i]]
         if self.workers[i] >= self.max_workers or self.servers[i] >= self.max_servers:
             return False
         if not self._fits_on(node, demand):
@@ -116,30 +121,32 @@ class Placer:
         """Takes back, newest first, every task added since ``mark``."""
         while len(self._tasks) > mark:
             i, role, node = self._tasks.pop()
-            kind = self._types[self._type[i]]
             if role == WORKER:
                 self.workers[i] -= 1
-                self._give(node, kind.worker)
+                self._give(node, self._worker[self._kind[i]])
             else:
                 self.servers[i] -= 1
-                self._give(node, kind.server)
+                self._give(node, self._server[self._kind[i]])
+
+    def below_limits(self, i: int) -> bool:
+        """Job i may have another pair as far as the limits on a job go."""
+        return self.workers[i] < self.max_workers and self.servers[i] < self.max_servers
 
     # -- what fits --------------------------------------------------------------------------------------------------
 
     def fits_worker(self, i: int) -> bool:
-        return self.workers[i] < self.max_workers and self._find(self._types[self._type[i]].worker) >= 0
+        return self.workers[i] < self.max_workers and self._find(self._worker[self._kind[i]]) >= 0
 
     def fits_server(self, i: int) -> bool:
-        return self.servers[i] < self.max_servers and self._find(self._types[self._type[i]].server) >= 0
+        return self.servers[i] < self.max_servers and self._find(self._server[self._kind[i]]) >= 0
 
     def fits_pair(self, i: int) -> bool:
-        below = self.workers[i] < self.max_workers and self.servers[i] < self.max_servers
-        return below and self._find(self._types[self._type[i]].pair) >= 0
+        return self.below_limits(i) and self._find(self._pair[self._kind[i]]) >= 0
 
     def mask(self) -> np.ndarray:
         """What can be added, bool [n, 3]: a worker, a server, a pair on one node."""
         by_type = np.array(
-            [[self._find(t.worker) >= 0, self._find(t.server) >= 0, self._find(t.pair) >= 0] for t in self._types],
+            [[self._find(d) >= 0 for d in demands] for demands in zip(self._worker, self._server, self._pair)],
             dtype=bool,
         ).reshape(-1, 3)
         worker_room = np.array(self.workers, dtype=np.int64) < self.max_workers
@@ -155,10 +162,14 @@ class Placer:
 
     def dominant_share(self, i: int) -> float:
         """Largest share of any resource of the living cluster that job i holds."""
-        kind = self._types[self._type[i]]
-        w, s = self.workers[i], self.servers[i]
-        totals = self._totals()
-        return max((w * a + s * b) / c for a, b, c in zip(kind.worker, kind.server, totals) if c > 0)
+        kind = self._types[self._kind[i]]
+        w, s, share = self.workers[i], self.servers[i], 0.0
+        for a, b, total in zip(kind.worker, kind.server, self._totals):
+            if total > 0:
+                part = (w * a + s * b) / total
+                if part > share:
+                    share = part
+        return share
 
     def allocation(self) -> Allocation:
         """What has been placed so far."""
@@ -171,11 +182,12 @@ class Placer:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _totals(self) -> List[float]:
-        totals = getattr(self, "_totals_list", None)
-        if totals is None:
-            totals = self._totals_list = self.cluster.totals.tolist()
-        return totals
+    def _number(self, known: Dict[Demand, int], demand: Demand) -> int:
+        """The number of a demand; equal demands share one, and so a heap."""
+        if demand not in known:
+            known[demand] = len(self._terms)
+            self._terms.append(tuple((r, need) for r, need in enumerate(demand) if need))
+        return known[demand]
 
     def _record_pair(self, i: int, node: int) -> None:
         self.workers[i] += 1
@@ -183,47 +195,51 @@ class Placer:
         self._tasks.append((i, WORKER, node))
         self._tasks.append((i, SERVER, node))
 
-    def _fits_on(self, node: int, demand: Demand) -> bool:
-        return all(have + _EPS >= need for have, need in zip(self._free[node], demand))
+    def _fits_on(self, node: int, demand: int) -> bool:
+        free = self._free[node]
+        return all(free[r] + _EPS >= need for r, need in self._terms[demand])
 
-    def _find(self, demand: Demand) -> int:
+    def _find(self, demand: int) -> int:
         """The node that a task of this demand would go to, or -1."""
-        key = None if self.strict else demand
-        heap = self._heaps.get(key)
-        if heap is None:
-            heap = self._heaps[key] = [(self._load[node], node) for _, node in self._start]
-            heap.sort()
+        key = 0 if self.strict else demand
         load = self._load
+        heap = self._heaps[key]
+        if heap is None:
+            heap = self._heaps[key] = sorted([(load[node], node) for node in self._alive])
+        terms = self._terms[demand]
         while heap:
             known, node = heap[0]
             if known != load[node]:
                 heapreplace(heap, (load[node], node))
                 continue
-            if self._fits_on(node, demand):
+            free = self._free[node]
+            for r, need in terms:  # not all(): it is three times as slow, and this is the inner loop
+                if free[r] + _EPS < need:
+                    break
+            else:
                 return node
             if self.strict:
                 return -1
             heappop(heap)
         return -1
 
-    def _take(self, node: int, demand: Demand) -> None:
+    def _take(self, node: int, demand: int) -> None:
         free, inverse, used = self._free[node], self._inverse[node], self.used
         load = self._load[node]
-        for r, need in enumerate(demand):
-            if need:
-                free[r] -= need
-                used[r] += need
-                load += need * inverse[r]
+        for r, need in self._terms[demand]:
+            free[r] -= need
+            used[r] += need
+            load += need * inverse[r]
         self._load[node] = load
 
-    def _give(self, node: int, demand: Demand) -> None:
+    def _give(self, node: int, demand: int) -> None:
         free, inverse, used = self._free[node], self._inverse[node], self.used
         load = self._load[node]
-        for r, need in enumerate(demand):
-            if need:
-                free[r] += need
-                used[r] -= need
-                load -= need * inverse[r]
+        for r, need in self._terms[demand]:
+            free[r] += need
+            used[r] -= need
+            load -= need * inverse[r]
         self._load[node] = load
-        for heap in self._heaps.values():
-            heappush(heap, (load, node))
+        for heap in self._heaps:
+            if heap is not None:
+                heappush(heap, (load, node))

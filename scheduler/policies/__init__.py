@@ -9,7 +9,11 @@ from scheduler.core import Policy
 
 # name: module, class, options. The learned policies need torch; the others must not import it.
 REGISTRY: Dict[str, Tuple[str, str, Dict[str, Any]]] = {
+    "fifo": ("scheduler.policies.fifo", "Fifo", {}),
+    "srtf": ("scheduler.policies.srtf", "Srtf", {}),
     "drf": ("scheduler.policies.drf", "Drf", {}),
+    "tetris": ("scheduler.policies.tetris", "Tetris", {}),
+    "optimus": ("scheduler.policies.optimus", "Optimus", {}),
 }
 
 

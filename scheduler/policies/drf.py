@@ -10,6 +10,7 @@ from heapq import heapify, heappop, heappush
 
 from scheduler.core import Allocation, ClusterView, JobsView, Policy
 from scheduler.placement import Placer
+from scheduler.policies.memo import Memo
 
 
 class Drf(Policy):
@@ -17,8 +18,15 @@ class Drf(Policy):
 
     def __init__(self, strict: bool = True) -> None:
         self.strict = strict
+        self._memo = Memo()
+
+    def reset(self, seed: int = 0) -> None:
+        self._memo = Memo()
 
     def allocate(self, cluster: ClusterView, jobs: JobsView) -> Allocation:
+        return self._memo.answer(cluster, jobs, self._allocate)
+
+    def _allocate(self, cluster: ClusterView, jobs: JobsView) -> Allocation:
         placer = Placer(cluster, jobs, strict=self.strict)
         queue = [(0.0, i) for i in range(len(jobs))]  # jobs are in order of arrival already
         heapify(queue)
@@ -26,6 +34,6 @@ class Drf(Policy):
             _, i = heappop(queue)
             if placer.add_pair(i):
                 heappush(queue, (placer.dominant_share(i), i))
-            elif self.strict and placer.workers[i] < cluster.max_workers and placer.servers[i] < cluster.max_servers:
+            elif self.strict and placer.below_limits(i):
                 break
         return placer.allocation()
