@@ -134,8 +134,8 @@ class FixedWorkerBatch:
 
     An epoch's length then depends on the memberships that it sees. Its last steps are smaller, and sized so that
     what is left is either nothing or enough for `most_workers` workers: a resize before the last step cannot leave
-    a worker without a sample. Only when fewer than `num_workers + most_workers` samples per batch are left may the
-    last batch be larger than `batch_size` per worker.
+    a worker without a sample. With `most_workers` up to `batch_size` no worker's batch is larger than `batch_size`
+    (by one, with several batches per step); beyond that, an epoch's last one may be.
     """
 
     n: int
@@ -155,7 +155,7 @@ class FixedWorkerBatch:
 
     @property
     def max_workers(self) -> int:
-        """What the user named, or else `batch_size`: then no batch is larger than twice that."""
+        """What the user named, or else `batch_size`."""
         if self.most_workers is not None:
             return self.most_workers
         return max(1, min(self.batch_size, self.n // self.batches_per_step))

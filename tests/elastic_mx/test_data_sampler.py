@@ -10,8 +10,6 @@ from scripted_job import ScriptedJob
 
 from elastic_mx.data import Alone, Batch, BatchSampler, Session, batches
 
-ALL = "abcdefgh"
-
 
 @st.composite
 def resized_jobs(draw: st.DrawFn) -> ScriptedJob:
@@ -32,7 +30,7 @@ def run(job: ScriptedJob, epochs: int, **options: object) -> Dict[str, List[Batc
 
 
 def check_each_sample_once(dealt: Dict[str, List[Batch]], n: int, epochs: int) -> None:
-    used = defaultdict(Counter)  # type: Dict[int, Counter[int]]
+    used: Dict[int, Counter] = defaultdict(Counter)
     steps = defaultdict(set)
     for name, mine in dealt.items():
         for batch in mine:

@@ -46,7 +46,8 @@ def test_the_batches_of_an_epoch_are_even_and_no_larger_than_asked(n: int, batch
 @settings(max_examples=300)
 @given(schedules(), st.data())
 def test_an_epoch_uses_each_sample_once_through_any_memberships(schedule: Schedule, data: st.DataObject) -> None:
-    cursor, used = Cursor(), []  # type: Tuple[Cursor, List[int]]
+    cursor = Cursor()
+    used: List[int] = []
     while cursor.epoch == 0:
         workers = data.draw(st.integers(1, schedule.max_workers))
         spans = schedule.spans(cursor, workers)
@@ -60,12 +61,15 @@ def test_an_epoch_uses_each_sample_once_through_any_memberships(schedule: Schedu
     assert used == list(range(schedule.n))
 
 
-@given(st.integers(8, 400), st.integers(8, 20), st.data())
-def test_a_worker_batch_stays_below_twice_its_size(n: int, batch_size: int, data: st.DataObject) -> None:
-    schedule, cursor = FixedWorkerBatch(n, batch_size), Cursor()
+@settings(max_examples=300)
+@given(st.integers(0, 150), st.integers(1, 12), st.integers(1, 3), st.data())
+def test_a_worker_batch_is_no_larger_than_asked(more: int, batch_size: int, k: int, data: st.DataObject) -> None:
+    schedule, cursor = FixedWorkerBatch(batch_size * k + more, batch_size, k), Cursor()
+    assert schedule.max_workers == batch_size
     while cursor.epoch == 0:
         workers = data.draw(st.integers(1, schedule.max_workers))
-        assert max(hi - lo for lo, hi in split(schedule.spans(cursor, workers)[0], workers)) < 2 * batch_size
+        sizes = [hi - lo for span in schedule.spans(cursor, workers) for lo, hi in split(span, workers)]
+        assert max(sizes) <= batch_size + (k > 1)
         cursor = advance(schedule, cursor, workers)
 
 
