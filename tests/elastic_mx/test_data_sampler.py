@@ -118,10 +118,11 @@ def test_asking_for_the_epoch_too_late_is_an_error() -> None:
         session.epoch()
 
 
-def test_a_loop_left_early_goes_on_where_the_pushes_are() -> None:
+@pytest.mark.parametrize("per_step", [1, 2])
+def test_a_loop_left_early_goes_on_where_the_pushes_are(per_step: int) -> None:
     job = ScriptedJob([(0, "a")])
     session = job.session("a")
-    sampler = BatchSampler(64, 8, session=session)
+    sampler = BatchSampler(64, 8, batches_per_step=per_step, session=session)
     dealt_ahead = sampler.batches()
     peek = [next(dealt_ahead).indices.tolist() for _ in range(5)]  # A loader that prefetches.
     again = [b.indices.tolist() for _, b in zip(range(5), sampler.batches())]
@@ -129,7 +130,7 @@ def test_a_loop_left_early_goes_on_where_the_pushes_are() -> None:
     assert list(dealt_ahead) == []  # The loop that was given up deals nothing more.
     session.job.pushed = 3  # type: ignore[attr-defined]
     following = list(sampler.batches())
-    assert [b.step for b in following] == list(range(3, 11))
+    assert [b.step for b in following] == [3 + i // per_step for i in range(8)]
     assert {b.epoch for b in following} == {1}
 
 
