@@ -171,6 +171,14 @@ class Placer:
                     share = part
         return share
 
+    def scarcest(self) -> int:
+        """The resource with the largest share in use; ties: the first."""
+        best, share = 0, -1.0
+        for r, total in enumerate(self._totals):
+            if total > 0 and self.used[r] / total > share:
+                best, share = r, self.used[r] / total
+        return best
+
     def allocation(self) -> Allocation:
         """What has been placed so far."""
         tasks = np.array(self._tasks, dtype=np.int64).reshape(-1, 3)

@@ -37,6 +37,99 @@ class MeasuredSpeed:
         return np.maximum(table, 0.0)
 
 
+@dataclass(frozen=True)
+class FittedSpeed:
+    """Optimus's form for synchronous training (EuroSys 2018, section 3.2), with a fixed total batch.
+
+    Seconds per sample = t0 / w + t1 + t2 w / s + t3 w + t4 s for s servers and w workers: computation, overhead,
+    transfer at the servers, and overhead per worker and per server.
+
+    Attributes:
+        theta: t0 to t4, none below zero.
+    """
+
+    theta: Tuple[float, float, float, float, float]
+
+    def __post_init__(self) -> None:
+        if len(self.theta) != 5 or min(self.theta) < 0 or max(self.theta) <= 0:
+            raise ValueError(f"speed parameters are {self.theta}: must be five numbers, none below 0, one above 0")
+
+    def table(self, max_servers: int, max_workers: int) -> np.ndarray:
+        return _speed_table(np.asarray(self.theta), max_servers, max_workers)
+
+
+@dataclass(frozen=True)
+class PhysicalSpeed:
+    """Computation plus transfer: what DL2's authors call the analytical model, with the network's duplex in it.
+
+    Each worker computes a step of ``samples_per_step`` samples, pushes the whole model and pulls it back. A node sends
+    what its workers push to servers elsewhere and receives what workers elsewhere push to its servers; the pull is the
+    same in reverse. The slowest node sets the step time.
+
+    Attributes:
+        compute_seconds: forward and backward of one step on one worker, s.
+        model_size_mb: MB.
+        network_mb_per_second: of one node, each way.
+        local_mb_per_second: between tasks on one node.
+        samples_per_step: samples per step of one worker.
+    """
+
+    compute_seconds: float
+    model_size_mb: float
+    network_mb_per_second: float
+    local_mb_per_second: float
+    samples_per_step: float = 1.0
+
+    def table(self, max_servers: int, max_workers: int) -> np.ndarray:
+        """As if every task had a node of its own."""
+        s, w = np.meshgrid(np.arange(1, max_servers + 1), np.arange(1, max_workers + 1), indexing="ij")
+        transfer = 2.0 * self.model_size_mb * np.maximum(1.0, w / s) / self.network_mb_per_second
+        table = np.zeros((max_servers + 1, max_workers + 1))
+        table[1:, 1:] = w * self.samples_per_step / (self.compute_seconds + transfer)
+        return table
+
+    def placed(self, servers: np.ndarray, workers: np.ndarray) -> float:
+        """Samples/s with these numbers of servers and workers (int [k] each) on the k nodes that have any."""
+        total_s, total_w = servers.sum(), workers.sum()
+        if not total_s or not total_w:
+            return 0.0
+        part = servers / total_s
+        sent = workers * self.model_size_mb * (1.0 - part)
+        received = part * self.model_size_mb * (total_w - workers)
+        remote = 2.0 * np.maximum(sent, received).max() / self.network_mb_per_second
+        local = 2.0 * (workers * part).max() * self.model_size_mb / self.local_mb_per_second
+        return float(total_w * self.samples_per_step / (self.compute_seconds + max(remote, local)))
+
+
+def fit_speed(servers: np.ndarray, workers: np.ndarray, speed: np.ndarray, weight: np.ndarray) -> FittedSpeed:
+    """Fits Optimus's form by non-negative least squares on the relative error of the time per sample.
+
+    Args:
+        servers, workers, speed, weight: float64 [k] each, all above zero; speed in samples/s (or any other unit per
+            time, which the fitted model then has).
+    """
+    from scipy.optimize import nnls
+
+    features = _features(np.asarray(servers, dtype=float), np.asarray(workers, dtype=float))
+    scale = np.sqrt(weight) * speed  # divides by the time per sample: relative errors
+    scales = np.abs(features * scale[:, None]).max(axis=0)
+    theta, _ = nnls(features * scale[:, None] / scales, np.sqrt(weight))
+    return FittedSpeed(tuple(float(t) for t in theta / scales))  # type: ignore[arg-type]
+
+
+def _features(servers: np.ndarray, workers: np.ndarray) -> np.ndarray:
+    return np.stack([1.0 / workers, np.ones_like(workers), workers / servers, workers, servers], axis=-1)
+
+
+def _speed_table(theta: np.ndarray, max_servers: int, max_workers: int) -> np.ndarray:
+    s, w = np.meshgrid(
+        np.arange(1, max_servers + 1, dtype=float), np.arange(1, max_workers + 1, dtype=float), indexing="ij"
+    )
+    table = np.zeros((max_servers + 1, max_workers + 1))
+    table[1:, 1:] = 1.0 / (_features(s, w) @ theta)
+    return table
+
+
 def read_measurements(path: Union[str, Path]) -> Dict[str, MeasuredSpeed]:
     """Reads DL2's testbed file, one tuple a line: model, mode, batch, servers, workers, speeds, two lists of CPU use.
 

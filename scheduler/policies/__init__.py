@@ -14,6 +14,11 @@ REGISTRY: Dict[str, Tuple[str, str, Dict[str, Any]]] = {
     "drf": ("scheduler.policies.drf", "Drf", {}),
     "tetris": ("scheduler.policies.tetris", "Tetris", {}),
     "optimus": ("scheduler.policies.optimus", "Optimus", {}),
+    "optimus-online": ("scheduler.policies.online", "online", {"policy": "optimus"}),
+    "tiresias": ("scheduler.policies.tiresias", "Tiresias", {}),
+    "afs": ("scheduler.policies.afs", "Afs", {}),
+    "greedy": ("scheduler.policies.greedy", "Greedy", {}),
+    "greedy-fit": ("scheduler.policies.greedy", "Greedy", {"strict": False}),
 }
 
 

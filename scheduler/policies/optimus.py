@@ -2,7 +2,7 @@
 
 Every job begins with a worker and a server; then, again and again, the one more worker or server with the largest drop
 of the estimated remaining time is added, while there is a drop. The first task that does not fit on the least loaded
-node ends the slot, as in their simulator.
+node ends the slot, as in their simulator. Speeds are the estimates given; ``optimus-online`` fits them online.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Optimus(Policy):
             return _FIRST, WORKER
         if s == 0:
             return _FIRST, SERVER
-        now = remaining / table[s, w]
-        more_w = now - remaining / table[s, w + 1] if w < placer.max_workers else 0.0
-        more_s = now - remaining / table[s + 1, w] if s < placer.max_servers else 0.0
+        now = remaining / max(table[s, w], 1e-12)
+        more_w = now - remaining / max(table[s, w + 1], 1e-12) if w < placer.max_workers else 0.0
+        more_s = now - remaining / max(table[s + 1, w], 1e-12) if s < placer.max_servers else 0.0
         return (-more_s, SERVER) if more_s >= more_w else (-more_w, WORKER)
