@@ -251,3 +251,52 @@ class Placer:
         for heap in self._heaps:
             if heap is not None:
                 heappush(heap, (load, node))
+
+
+def place_counts(cluster: ClusterView, jobs: JobsView, servers: np.ndarray, workers: np.ndarray) -> Allocation:
+    """Places the wanted counts (int [n] each), servers and workers in turn, job after job; what finds no room is left
+    out, and so are counts above the limits."""
+    placer = Placer(cluster, jobs)
+    for i in range(len(jobs)):
+        want_s, want_w = int(servers[i]), int(workers[i])
+        for k in range(max(want_s, want_w)):
+            if k < want_w:
+                placer.add_worker(i)
+            if k < want_s:
+                placer.add_server(i)
+    return placer.allocation()
+
+
+def check_allocation(cluster: ClusterView, jobs: JobsView, allocation: Allocation) -> None:
+    """Refuses an allocation with a placement that the cluster cannot hold.
+
+    Raises:
+        ValueError: counts out of range, unlike the placement, or a node that is down or overfull.
+    """
+    n, place = len(jobs), allocation.placement
+    assert place is not None
+    placed = np.bincount(place.job * 2 + place.role, minlength=2 * n).reshape(-1, 2)
+    for role, name, counts, limit in (
+        (SERVER, "servers", allocation.servers, cluster.max_servers),
+        (WORKER, "workers", allocation.workers, cluster.max_workers),
+    ):
+        if len(counts) != n:
+            raise ValueError(f"allocation has {len(counts)} entries of {name} for {n} jobs: one per observed job")
+        if n and (counts.min() < 0 or counts.max() > limit):
+            raise ValueError(f"allocation gives {counts.min()} to {counts.max()} {name}: must be 0 to {limit}")
+        if len(placed) != n or not np.array_equal(placed[:, role], counts):
+            i = int(np.flatnonzero(placed[:n, role] != counts)[0]) if len(placed) == n else n
+            wanted = int(counts[i]) if i < n else 0
+            raise ValueError(f"allocation counts {wanted} {name} for job {i}, but places {int(placed[i, role])}")
+    worker, server = jobs.demands()
+    demand = np.where((place.role == SERVER)[:, None], server[place.job], worker[place.job])
+    used = np.stack(
+        [np.bincount(place.node, weights=demand[:, r], minlength=cluster.nodes) for r in range(demand.shape[1])], axis=1
+    )
+    over = (used > cluster.capacity + 1e-6).any(axis=1) | (~cluster.alive & (used > 0).any(axis=1))
+    if over.any():
+        node = int(np.argmax(over))
+        raise ValueError(
+            f"allocation puts {used[node].tolist()} of {list(cluster.resources)} on node {node}, which has "
+            f"{cluster.capacity[node].tolist()}{'' if cluster.alive[node] else ' and is down'}"
+        )

@@ -7,14 +7,14 @@ and its JCT is t + f - arrival, in slots.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import List, Optional, Tuple
 
 import numpy as np
 
-from scheduler.core import SERVER, Allocation, ClusterView, JobsView, Policy, ResizeCost
-from scheduler.placement import Placer
+from scheduler.core import Allocation, ClusterView, JobsView, ResizeCost
+from scheduler.physical import PlacedSpeeds
+from scheduler.placement import check_allocation, place_counts
 from scheduler.workload import Trace, Workload
 
 
@@ -27,18 +27,39 @@ class SimulatorSettings:
         speed_error: estimated speeds differ from the true ones by up to this fraction, smoothly over sizes, per job.
         speed_variation: the true speed varies by up to this fraction from slot to slot (interference), per job.
         resize_cost: training seconds lost when a job's size changes; None for none.
-        check: refuse allocations that exceed a node or a limit. Costs some microseconds a slot.
+        node_mtbf: mean slots between failures of one node; 0 for none. A job with a task on it stops for the slot.
+        node_repair: slots that a failed node stays down after the slot in which it failed.
+        failure_seconds: training seconds that a failure takes from a job it hits (work since its last checkpoint).
+        check: refuse allocations that exceed a node or a limit; costs some 50 microseconds a slot.
         record: keep each slot's allocation, for reports.
-        max_slots: refuse to go on for longer: some job never finishes under this policy.
+        max_slots: give up after so many: some job never finishes under this policy.
+
+    Raises:
+        ValueError: a number out of its range.
     """
 
     epoch_error: float = 0.0
     speed_error: float = 0.0
     speed_variation: float = 0.0
     resize_cost: Optional[ResizeCost] = None
+    node_mtbf: float = 0.0
+    node_repair: int = 1
+    failure_seconds: float = 0.0
     check: bool = True
     record: bool = False
     max_slots: int = 100_000
+
+    def __post_init__(self) -> None:
+        for name in ("epoch_error", "speed_error", "speed_variation"):
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                raise ValueError(f"{name} is {value}, must be a fraction of 0 or more, below 1")
+        for name in ("node_mtbf", "node_repair", "failure_seconds"):
+            value = getattr(self, name)
+            if not 0 <= value < float("inf"):
+                raise ValueError(f"{name} is {value}, must be 0 or more")
+        if self.max_slots < 1:
+            raise ValueError(f"max_slots is {self.max_slots}, must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -50,6 +71,7 @@ class SlotResult:
         fraction: float64 [n], the same as a fraction of the job's estimated total: DL2's reward is its sum.
         finished: bool [n].
         resized: bool [n], running jobs whose size changed.
+        failed: bool [n], jobs that lost a task to a node failure.
         lost_seconds: float64 [n], what the resizes cost.
         used: float64 [R], units in use.
     """
@@ -58,6 +80,7 @@ class SlotResult:
     fraction: np.ndarray
     finished: np.ndarray
     resized: np.ndarray
+    failed: np.ndarray
     lost_seconds: np.ndarray
     used: np.ndarray
 
@@ -83,9 +106,11 @@ class Simulator:
         self.rates = workload.speed_tables()
         self.worker_demand = np.array([kind.worker for kind in workload.types])
         self.server_demand = np.array([kind.server for kind in workload.types])
+        self._samples = np.array([kind.samples_per_epoch for kind in workload.types])
         self.model_size = np.array([kind.model_size_mb for kind in workload.types])
         self.capacity = workload.capacity
         self._totals = self.capacity.sum(axis=0)
+        self._placed = PlacedSpeeds(workload.types)
         self.reset(trace, seed)
 
     def reset(self, trace: Optional[Trace] = None, seed: int = 0) -> None:
@@ -93,7 +118,8 @@ class Simulator:
         if trace is not None:
             self.trace = trace
         trace, n = self.trace, len(self.trace)
-        self._rng = np.random.default_rng(seed)
+        streams = np.random.SeedSequence(seed).spawn(3)  # so that one kind of noise does not shift another
+        self._rng, self._speed_rng, self._failure_rng = (np.random.default_rng(stream) for stream in streams)
         self.slot = 0
         error = self.settings.epoch_error
         self.true_epochs = trace.epochs * (1.0 + error * self._rng.uniform(-1, 1, n)) if error else trace.epochs
@@ -105,18 +131,27 @@ class Simulator:
         self.measured = np.full(n, np.nan)
         self.end = np.full(n, np.nan)  # slots, fractional
         self.resizes = 0
+        self.failures = 0
         self.alive = np.ones(len(self.capacity), dtype=bool)
+        self._up_again = np.zeros(len(self.capacity), dtype=np.int64)  # the slot from which a node is alive
         self.used_history: List[np.ndarray] = []
         self.history: List[Tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # trace index, servers, workers
         self._next = 0  # trace index of the next arrival
         self._active = np.zeros(0, dtype=np.int64)
         self._pending: Optional[Allocation] = None
+        self._seen: Optional[Tuple[ClusterView, JobsView]] = None
+        self._checked: Optional[Allocation] = None  # holds for the present jobs and nodes
         self._arrive()
 
     @property
     def finished(self) -> bool:
         """All jobs of the trace are done."""
         return self._next == len(self.trace) and len(self._active) == 0
+
+    @property
+    def unfinished(self) -> int:
+        """Jobs that have arrived and are not done."""
+        return len(self._active)
 
     # -- the Cluster interface --------------------------------------------------------------------------------------
 
@@ -146,23 +181,28 @@ class Simulator:
             rate_index=self._rate_index[at],
             measured=self.measured[at],
         )
+        self._seen = cluster, jobs
         return cluster, jobs
 
     def enact(self, allocation: Allocation) -> None:
-        if self.settings.check:
-            self._check(allocation)
+        cluster, jobs = self._seen if self._seen is not None else self.observe()
+        if allocation.placement is None:
+            allocation = place_counts(cluster, jobs, allocation.servers, allocation.workers)
+        if self.settings.check and allocation is not self._checked:
+            check_allocation(cluster, jobs, allocation)
+            self._checked = allocation
         self._pending = allocation
 
     def wait(self) -> bool:
         if self._pending is None:
             raise RuntimeError("wait() before enact(): give the simulator an allocation for the slot first")
-        self._advance(self._pending)
+        self._advance()
         return not self.finished
 
     def step(self, allocation: Allocation) -> SlotResult:
         """``enact`` and ``wait`` in one, with what happened in the slot."""
         self.enact(allocation)
-        return self._advance(allocation)
+        return self._advance()
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
@@ -172,21 +212,17 @@ class Simulator:
             self._active = np.concatenate([self._active, np.arange(self._next, last)])
             self._next = last
 
-    def _advance(self, allocation: Allocation) -> SlotResult:
-        at, settings = self._active, self.settings
+    def _advance(self) -> SlotResult:
+        assert self._pending is not None
+        at, allocation = self._active, self._pending
         kinds = self.trace.type_index[at]
         servers, workers = allocation.servers, allocation.workers
-        rate = self.rates[kinds, servers, workers]
-        if settings.speed_variation:
-            rate = rate * (1.0 + settings.speed_variation * self._rng.uniform(-1, 1, len(at)))
-        old_s, old_w = self.servers[at], self.workers[at]
-        resized = ((old_s != servers) | (old_w != workers)) & (old_w > 0) & (workers > 0)
-        lost = np.zeros(len(at))
-        if settings.resize_cost is not None and resized.any():
-            cost = settings.resize_cost.seconds(self.model_size[kinds], (old_s, old_w), (servers, workers))
-            lost = np.where(resized, np.minimum(cost / self.workload.slot_seconds, 1.0), 0.0)
+        rate = self._true_rates(kinds, allocation)
+        resized, lost = self._resize_losses(kinds, servers, workers)
+        failed, until = self._failures(allocation)
+        productive = np.maximum(until - lost, 0.0)  # as a part of the slot
         need = self.true_epochs[at] - self.done[at]
-        possible = rate * (1.0 - lost)
+        possible = rate * productive
         finished = (possible >= need) & (rate > 0)
         trained = np.where(finished, need, possible)
         used = self.worker_demand[kinds] * workers[:, None] + self.server_demand[kinds] * servers[:, None]
@@ -199,21 +235,65 @@ class Simulator:
         self.resizes += int(resized.sum())
         total = used.sum(axis=0)
         self.used_history.append(total)
-        if settings.record:
+        if self.settings.record:
             self.history.append((at, servers, workers))
-        result = SlotResult(
+        self._active = at[~finished]
+        self._pending = self._seen = None
+        self.slot += 1
+        self._arrive()
+        alive = self._up_again <= self.slot
+        if len(self._active) != len(at) or finished.any() or not np.array_equal(alive, self.alive):
+            self._checked = None
+        self.alive = alive
+        return SlotResult(
             epochs=trained,
             fraction=trained / self.trace.epochs[at],
             finished=finished,
             resized=resized,
+            failed=failed,
             lost_seconds=lost * self.workload.slot_seconds,
             used=total,
         )
-        self._active = at[~finished]
-        self._pending = None
-        self.slot += 1
-        self._arrive()
-        return result
+
+    def _true_rates(self, kinds: np.ndarray, allocation: Allocation) -> np.ndarray:
+        """Epochs per slot of every job in this slot, float64 [n]."""
+        rate = self.rates[kinds, allocation.servers, allocation.workers]
+        if self._placed and allocation.placement is not None:
+            speed = self._placed.speeds(kinds, allocation.placement, len(self.capacity))
+            placed = speed * self.workload.slot_seconds / self._samples[kinds]
+            rate = np.where(self._placed.is_physical[kinds], placed, rate)
+        variation = self.settings.speed_variation
+        return rate * (1.0 + variation * self._speed_rng.uniform(-1, 1, len(kinds))) if variation else rate
+
+    def _resize_losses(
+        self, kinds: np.ndarray, servers: np.ndarray, workers: np.ndarray
+    ) -> Tuple[np.ndarray, np.ndarray]:
+        """Which running jobs change size, bool [n], and the part of the slot that it costs each, float64 [n]."""
+        old_s, old_w = self.servers[self._active], self.workers[self._active]
+        resized = ((old_s != servers) | (old_w != workers)) & (old_w > 0) & (workers > 0)
+        cost = self.settings.resize_cost
+        if cost is None or not resized.any():
+            return resized, np.zeros(len(kinds))
+        seconds = cost.seconds(self.model_size[kinds], (old_s, old_w), (servers, workers))
+        return resized, np.where(resized, np.minimum(seconds / self.workload.slot_seconds, 1.0), 0.0)
+
+    def _failures(self, allocation: Allocation) -> Tuple[np.ndarray, np.ndarray]:
+        """Which jobs a node failure hits, bool [n], and the part of the slot that each works, float64 [n]."""
+        settings, n = self.settings, len(self._active)
+        until = np.ones(n)
+        if not settings.node_mtbf:
+            return np.zeros(n, dtype=bool), until
+        chance, when = self._failure_rng.random((2, len(self.alive)))
+        failing = self.alive & (chance < -np.expm1(-1.0 / settings.node_mtbf))
+        self._up_again[failing] = self.slot + 1 + settings.node_repair
+        self.failures += int(failing.sum())
+        place = allocation.placement
+        if place is not None:
+            hit = failing[place.node]
+            np.minimum.at(until, place.job[hit], when[place.node[hit]])
+        failed = until < 1.0
+        until[failed] = np.maximum(until[failed] - settings.failure_seconds / self.workload.slot_seconds, 0.0)
+        return failed, until
 
     def _estimate_speeds(self, n: int) -> None:
         error = self.settings.speed_error
@@ -225,93 +305,6 @@ class Simulator:
         tables = self.rates[:, None] * (1.0 + error * fields[None])
         self.estimated_rates = tables.reshape((-1, *self.rates.shape[1:]))
         self._rate_index = self.trace.type_index * len(fields) + self._rng.integers(len(fields), size=n)
-
-    def _check(self, allocation: Allocation) -> None:
-        n, limits = len(self._active), (self.workload.max_servers, self.workload.max_workers)
-        for name, counts, limit in zip(("servers", "workers"), (allocation.servers, allocation.workers), limits):
-            if len(counts) != n:
-                raise ValueError(f"allocation has {len(counts)} entries of {name} for {n} jobs: one per observed job")
-            if n and (counts.min() < 0 or counts.max() > limit):
-                raise ValueError(f"allocation gives {counts.min()} to {counts.max()} {name}: must be 0 to {limit}")
-        place = allocation.placement
-        if place is None:
-            raise ValueError("allocation has no placement: take it from Placer.allocation() or place_counts()")
-        kinds = self.trace.type_index[self._active[place.job]]
-        demand = np.where((place.role == SERVER)[:, None], self.server_demand[kinds], self.worker_demand[kinds])
-        used = np.zeros_like(self.capacity)
-        np.add.at(used, place.node, demand)
-        over = np.flatnonzero(((used > self.capacity + 1e-6).any(axis=1)) | (~self.alive & (used > 0).any(axis=1)))
-        if len(over):
-            node = int(over[0])
-            raise ValueError(
-                f"allocation puts {used[node].tolist()} of {list(self.workload.resources)} on node {node}, which has "
-                f"{self.capacity[node].tolist()}{'' if self.alive[node] else ' and is down'}"
-            )
-
-
-def place_counts(cluster: ClusterView, jobs: JobsView, servers: np.ndarray, workers: np.ndarray) -> Allocation:
-    """Places the wanted counts (int [n] each) job after job; what does not fit is left out."""
-    placer = Placer(cluster, jobs)
-    for i in range(len(jobs)):
-        pairs = min(int(servers[i]), int(workers[i]))
-        for _ in range(pairs):
-            if placer.add_worker(i):
-                placer.add_server(i)
-        for _ in range(int(workers[i]) - pairs):
-            placer.add_worker(i)
-        for _ in range(int(servers[i]) - pairs):
-            placer.add_server(i)
-    return placer.allocation()
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """One policy on one trace; times in slots unless they say otherwise."""
-
-    policy: str
-    trace: str
-    jct: np.ndarray
-    makespan: float
-    slots: int
-    resizes: int
-    decision_ms: float
-    seconds: float
-    utilisation: np.ndarray
-
-
-def run(policy: Policy, simulator: Simulator) -> RunResult:
-    """Runs a policy to the end of the simulator's trace.
-
-    Raises:
-        RuntimeError: the trace is not finished after ``max_slots`` slots.
-    """
-    began, deciding, decisions = time.perf_counter(), 0.0, 0
-    policy.reset()
-    while not simulator.finished:
-        if simulator.slot >= simulator.settings.max_slots:
-            raise RuntimeError(
-                f"{policy.name}: {len(simulator._active)} jobs are unfinished after {simulator.slot} slots: "
-                "raise --slots, or look why the policy starves them"
-            )
-        cluster, jobs = simulator.observe()
-        start = time.perf_counter()
-        allocation = policy.allocate(cluster, jobs)
-        deciding += time.perf_counter() - start
-        decisions += 1
-        simulator.step(allocation)
-    jct = simulator.end - simulator.trace.arrival
-    used = np.array(simulator.used_history)
-    return RunResult(
-        policy=policy.name,
-        trace=simulator.trace.name,
-        jct=jct,
-        makespan=float(simulator.end.max()),
-        slots=simulator.slot,
-        resizes=simulator.resizes,
-        decision_ms=1000.0 * deciding / max(decisions, 1),
-        seconds=time.perf_counter() - began,
-        utilisation=used.mean(axis=0) / simulator.capacity.sum(axis=0),
-    )
 
 
 def _error_fields(rng: np.random.Generator, count: int, shape: Tuple[int, int]) -> np.ndarray:

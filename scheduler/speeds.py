@@ -64,7 +64,7 @@ class PhysicalSpeed:
 
     Each worker computes a step of ``samples_per_step`` samples, pushes the whole model and pulls it back. A node sends
     what its workers push to servers elsewhere and receives what workers elsewhere push to its servers; the pull is the
-    same in reverse. The slowest node sets the step time.
+    same in reverse. The slowest node sets the step time; ``scheduler.physical`` reckons it for a placement.
 
     Attributes:
         compute_seconds: forward and backward of one step on one worker, s.
@@ -87,18 +87,6 @@ class PhysicalSpeed:
         table = np.zeros((max_servers + 1, max_workers + 1))
         table[1:, 1:] = w * self.samples_per_step / (self.compute_seconds + transfer)
         return table
-
-    def placed(self, servers: np.ndarray, workers: np.ndarray) -> float:
-        """Samples/s with these numbers of servers and workers (int [k] each) on the k nodes that have any."""
-        total_s, total_w = servers.sum(), workers.sum()
-        if not total_s or not total_w:
-            return 0.0
-        part = servers / total_s
-        sent = workers * self.model_size_mb * (1.0 - part)
-        received = part * self.model_size_mb * (total_w - workers)
-        remote = 2.0 * np.maximum(sent, received).max() / self.network_mb_per_second
-        local = 2.0 * (workers * part).max() * self.model_size_mb / self.local_mb_per_second
-        return float(total_w * self.samples_per_step / (self.compute_seconds + max(remote, local)))
 
 
 def fit_speed(servers: np.ndarray, workers: np.ndarray, speed: np.ndarray, weight: np.ndarray) -> FittedSpeed:

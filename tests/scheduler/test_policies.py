@@ -6,8 +6,9 @@ from typing import List, Tuple
 import numpy as np
 import pytest
 
+from scheduler.evaluate import RunResult, run
 from scheduler.policies import make, names
-from scheduler.simulator import RunResult, Simulator, run
+from scheduler.simulator import Simulator
 from scheduler.traces import dl2
 from scheduler.workload import Trace, Workload
 
