@@ -1,0 +1,275 @@
+"""The server process: carries out what server_machine.py decides, on the numbers that values.py holds.
+
+Run as ``python -m elastic_mx.server`` with the environment that settings.py reads; `elastic-mx launch` does that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import zmq
+
+from elastic_mx import messages as m
+from elastic_mx import server_machine as sm
+from elastic_mx import wire
+from elastic_mx.arena import open_peer
+from elastic_mx.catalog import Catalog
+from elastic_mx.link import ControlLink, JobError
+from elastic_mx.settings import JobSettings, ProcessSettings
+from elastic_mx.values import Sent, Shared, Values
+
+logger = logging.getLogger("elastic_mx.server")
+
+
+class Server:
+    """One parameter server of a job, from its registration until it is released."""
+
+    def __init__(self, settings: ProcessSettings, bind: str = "tcp://127.0.0.1:*") -> None:
+        self.name = settings.name
+        self._context = zmq.Context()
+        self._data = self._context.socket(zmq.ROUTER)
+        self._data.linger = 1000
+        self._data.router_handover = True
+        self._data.sndhwm = self._data.rcvhwm = 0
+        self._data.bind(bind)
+        self._link = ControlLink(self._context, settings)
+        self._link.register("server", self._data.last_endpoint.decode())
+        self._peers: Dict[str, Any] = {}
+        self._arenas: Dict[str, Any] = {}
+        self._early: List[Tuple[bytes, List[Any]]] = []
+        self._moves: Dict[int, List[m.Move]] = {}
+        self._left_at: Dict[int, int] = {}
+        self._optimizers: Dict[int, Dict[str, Any]] = {}
+        self._bytes_in = 0
+        self._cut_at = 0.0
+        self._released = False
+        self.machine: Optional[sm.ServerMachine] = None
+
+    # ------------------------------------------------------------------------------------------------- control
+
+    def run(self) -> None:
+        """Serve until the coordinator releases this process."""
+        poller = zmq.Poller()
+        poller.register(self._link.socket, zmq.POLLIN)
+        poller.register(self._data, zmq.POLLIN)
+        while not self._released:
+            ready = dict(poller.poll())
+            if self._link.socket in ready:
+                message = self._link.receive(0)
+                if message is not None:
+                    self._on_control(message)
+            if self.machine is None:
+                continue
+            for peer in [p for p in self._peers.values() if p in ready]:
+                self._on_peer(peer)
+            for _ in range(64):
+                try:
+                    identity, *frames = self._data.recv_multipart(zmq.NOBLOCK, copy=False)
+                except zmq.Again:
+                    break
+                self._on_data(identity.bytes, frames)
+            for peer in self._peers.values():
+                if peer not in poller:
+                    poller.register(peer, zmq.POLLIN)
+        self._context.destroy(linger=1000)
+
+    def _on_control(self, message: m.Message) -> None:
+        if isinstance(message, m.Welcome):
+            self._settings = JobSettings(**message.settings)
+            self.catalog = Catalog(self._settings.slice_bytes)
+            self.values = Values(self.name, self.catalog)
+            self.machine = sm.ServerMachine(self.name, message.generation, message.joining)
+            if message.joining:
+                self._link.send(m.Ready())
+        elif isinstance(message, m.Release):
+            self._released = True
+        elif self.machine is None:
+            logger.warning("%s before Welcome", message)
+        elif isinstance(message, m.KeysPlaced):
+            self._on_keys(message)
+        elif isinstance(message, m.SetOptimizer):
+            self._set_optimizer(message.store, message.description)
+        elif isinstance(message, m.Prepare):
+            self._moves[message.generation.number] = message.moves
+            self._carry_out(self.machine.prepare(message.generation, message.moves))
+            self._connect_peers(message.generation)
+            self._link.send(m.Horizon(generation=message.generation.number))
+        elif isinstance(message, m.Drop):
+            self._moves.pop(message.generation, None)
+            self._carry_out(self.machine.drop(message.generation))
+        elif isinstance(message, m.Commit):
+            self._bytes_in, self._cut_at = 0, time.monotonic()
+            for move in self._moves[message.generation]:
+                if move.target == self.name:
+                    self.catalog.move([move])
+            self._carry_out(self.machine.commit(message.generation))
+
+    def _on_keys(self, message: m.KeysPlaced) -> None:
+        assert self.machine is not None
+        for placed in message.keys:
+            key = self.catalog.add(placed)
+            mine = [s for s in key.slices if self.catalog.owner[s] == self.name]
+            self.machine.define(mine, key.spec.asynchronous)
+        early, self._early = self._early, []
+        for identity, frames in early:
+            self._on_data(identity, frames)
+
+    def _connect_peers(self, generation: m.Generation) -> None:
+        for server, address in generation.servers.items():
+            if server not in self._peers and server != self.name:
+                peer = self._context.socket(zmq.DEALER)
+                peer.identity = self.name.encode()
+                peer.linger = 1000
+                peer.sndhwm = peer.rcvhwm = 0
+                peer.connect(address)
+                self._peers[server] = peer
+
+    # ---------------------------------------------------------------------------------------------------- data
+
+    def _on_data(self, identity: bytes, frames: List[Any]) -> None:
+        assert self.machine is not None
+        sender = identity.decode()
+        try:
+            message = wire.decode_to_server(frames[0].buffer)
+            slices = getattr(message, "slices", ())
+            if any(s not in self.catalog.key_of for s in slices):
+                self._early.append((identity, frames))
+                return
+            logger.debug("%s > %s", sender, message)
+            self._carry_out(self._dispatch(sender, message, frames[1:]))
+        except (m.ProtocolError, sm.InvalidEvent) as error:
+            logger.error("%s", error)
+            self._reply(sender, wire.Failed(str(error).splitlines()[0]))
+
+    def _dispatch(self, sender: str, message: wire.Data, frames: Sequence[Any]) -> List[sm.Instruction]:
+        machine = self.machine
+        assert machine is not None
+        if isinstance(message, wire.Push):
+            sources = self._sources(sender, message.slices, frames)
+            return machine.push(sender, message.generation, message.slices, sources)
+        if isinstance(message, wire.Pull):
+            return machine.pull(sender, message.slices, message.cut)
+        if isinstance(message, wire.Init):
+            return machine.init(sender, message.slices, self._sources(sender, message.slices, frames))
+        if isinstance(message, wire.Marker):
+            return machine.marker(sender, message.generation)
+        if isinstance(message, wire.Leave):
+            return machine.leave(sender)
+        if isinstance(message, wire.Attach):
+            self._attach(sender, message)
+        elif isinstance(message, wire.SetStoreOptimizer):
+            self._set_optimizer(message.store, message.description)
+        elif isinstance(message, wire.Migrate):
+            return self._receive_slices(sender, message, frames)
+        return []
+
+    def _attach(self, sender: str, message: wire.Attach) -> None:
+        """Open a worker's arena, unless the job says tcp."""
+        arena = open_peer(message.pid, message.fd, message.nonce) if self._settings.transport != "tcp" else None
+        if arena is not None:
+            self._arenas[sender] = Shared(arena)
+        own = self.values.arena
+        self._reply(sender, wire.Attached(arena is not None, os.getpid(), own.fd, own.nonce))
+
+    def _sources(self, sender: str, slices: Sequence[int], frames: Sequence[Any]) -> List[Any]:
+        if not frames and sender in self._arenas:
+            return [self._arenas[sender]] * len(slices)
+        sizes = [self.catalog.size[s] for s in slices]
+        return [Sent(piece) for piece in wire.split_frames([f.buffer for f in frames], sizes, sender)]
+
+    def _set_optimizer(self, store: int, description: Dict[str, Any]) -> None:
+        self._optimizers[store] = description
+
+    # -------------------------------------------------------------------------------------------- instructions
+
+    def _carry_out(self, instructions: List[sm.Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, sm.Apply):
+                self.values.apply(instruction.slices, instruction.contributions)
+            elif isinstance(instruction, sm.Answer):
+                self._answer(instruction)
+            elif isinstance(instruction, sm.Acknowledge):
+                self._reply(instruction.worker, wire.Applied(instruction.slices))
+            elif isinstance(instruction, sm.Store):
+                self.values.store(instruction.slices, instruction.sources)
+            elif isinstance(instruction, sm.SendSlices):
+                self._send_slices(instruction)
+            elif isinstance(instruction, sm.Forget):
+                self.values.forget(instruction.slices, [self._left_at.pop(s) for s in instruction.slices])
+            elif isinstance(instruction, sm.ReportInForce):
+                self._report(instruction.generation)
+
+    def _answer(self, instruction: sm.Answer) -> None:
+        message = wire.Values(instruction.slices)
+        if instruction.worker in self._arenas:
+            self._reply(instruction.worker, message)
+            return
+        arena = self.values.arena.bytes
+        ranges = wire.runs(instruction.slices, self.catalog.offset, self.catalog.size)
+        # Copied: the values may change before ZeroMQ has sent them, as soon as the next round is complete.
+        self._reply(instruction.worker, message, [arena[start:stop] for start, stop in ranges])
+
+    def _reply(self, worker: str, message: wire.Data, frames: Sequence[Any] = ()) -> None:
+        logger.debug("%s < %s", worker, message)
+        self._data.send_multipart([worker.encode(), wire.encode(message), *frames])
+
+    def _send_slices(self, instruction: sm.SendSlices) -> None:
+        moved = {move.slice: move for move in self._moves[instruction.generation]}
+        slices = instruction.slices
+        versions = [0] * len(slices)
+        message = wire.Migrate(instruction.generation, slices, versions, [], self._optimizers)
+        ranges = wire.runs(slices, self.catalog.offset, self.catalog.size)
+        arena = self.values.arena.bytes
+        peer = self._peers[instruction.target]
+        peer.send_multipart([wire.encode(message), *(arena[start:stop] for start, stop in ranges)])
+        for s in slices:
+            self._left_at[s] = self.catalog.offset[s]
+            self.catalog.move([moved[s]])
+
+    def _receive_slices(self, sender: str, message: wire.Migrate, frames: Sequence[Any]) -> List[sm.Instruction]:
+        assert self.machine is not None
+        for store, description in message.optimizers.items():
+            if store not in self._optimizers:
+                self._set_optimizer(store, description)
+        sizes = [self.catalog.size[s] for s in message.slices]
+        pieces = wire.split_frames([f.buffer for f in frames], sizes, sender)
+        self.values.store(message.slices, [Sent(piece) for piece in pieces])
+        self._bytes_in += sum(sizes)
+        self._reply(sender, wire.Migrated(message.generation, message.slices))
+        asynchronous = [self.catalog.key_of[s].spec.asynchronous for s in message.slices]
+        return self.machine.arrived(message.slices, message.versions, asynchronous)
+
+    def _on_peer(self, peer: Any) -> None:
+        assert self.machine is not None
+        message = wire.decode_to_server(peer.recv())
+        if isinstance(message, wire.Migrated):
+            self._carry_out(self.machine.handed_over(message.slices))
+
+    def _report(self, generation: int) -> None:
+        for move in self._moves.pop(generation):
+            self.catalog.move([move])
+        seconds = time.monotonic() - self._cut_at
+        self._link.send(m.InForce(generation=generation, bytes_in=self._bytes_in, seconds=seconds))
+
+
+def main() -> None:
+    settings = ProcessSettings.from_environment()
+    if settings is None:
+        sys.exit("elastic-mx: a server is started by elastic-mx launch; ELASTIC_MX_COORDINATOR is not set")
+    logging.basicConfig(
+        level=logging.DEBUG if settings.trace else logging.WARNING, format="%(name)s %(message)s", stream=sys.stderr
+    )
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        Server(settings).run()
+    except JobError as error:
+        sys.exit(f"elastic-mx: {error}")
+
+
+if __name__ == "__main__":
+    main()

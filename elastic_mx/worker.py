@@ -1,0 +1,536 @@
+"""A worker's client: the operations of a script's kvstore, carried to the servers and back by one thread.
+
+What belongs to which step and generation is worker_machine.py's; what MXNet calls is kvstore.py's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+import zmq
+
+from elastic_mx import messages as m
+from elastic_mx import wire
+from elastic_mx.arena import Arena, open_peer
+from elastic_mx.catalog import Catalog, Key
+from elastic_mx.data.job import Limits, Position, Retired, Share
+from elastic_mx.link import ControlLink, JobError
+from elastic_mx.meter import Meter
+from elastic_mx.settings import JobSettings, ProcessSettings
+from elastic_mx.worker_machine import NotAMember, Ticket, WorkerMachine, WouldPass
+
+logger = logging.getLogger("elastic_mx.worker")
+REPORT_SECONDS = 0.5
+PIECE_BYTES = 4 << 20
+
+
+class Released(SystemExit):
+    """This worker was removed from its job and its script pushes on: the process ends, with status 0."""
+
+
+@dataclass
+class Operation:
+    """Something a script asked for: `push` is what to send of a key, `pull` where to write its value.
+
+    `push` and `pull` are flat arrays of the key's dtype that stay valid until `done` was called.
+    """
+
+    key: Key
+    ticket: Ticket
+    done: Callable[[], None]
+    push: Optional[np.ndarray] = None
+    pull: Optional[np.ndarray] = None
+    init: bool = False
+    scalars: Optional[Dict[str, float]] = None
+    remaining: int = 0
+
+
+@dataclass
+class Channel:
+    """The connection to one server: its socket, this worker's arena for it, and the server's own arena."""
+
+    socket: Any
+    arena: Arena
+    shared: bool = False
+    values: Optional[np.ndarray] = None
+    attached: bool = False
+
+
+class Worker:
+    """This process as a worker of its job. One instance per process; its methods may be called from any thread."""
+
+    def __init__(self, settings: ProcessSettings) -> None:
+        self.name = settings.name
+        self._settings = settings
+        self._context = zmq.Context()
+        self._channels: Dict[str, Channel] = {}
+        self._incoming: Deque[Operation] = deque()
+        self._held: Deque[Operation] = deque()
+        self._calls: Deque[Callable[[], None]] = deque()
+        self._in_flight: Dict[int, int] = {}
+        self._pulls: Dict[int, Deque[Operation]] = {}
+        self._changed = threading.Condition(threading.RLock())
+        self._error: Optional[BaseException] = None
+        self._closing = False
+        self._joined: Optional[Position] = None
+        self._placed: Dict[int, m.KeysPlaced] = {}
+        self._request = 0
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        self._awake = False
+        self.meter = Meter()
+        self._begin: Optional[m.Begin] = None
+        self.finished = False
+        self._link = ControlLink(self._context, settings)
+        self._link.register("worker")
+        welcome = self._link.receive()
+        if not isinstance(welcome, m.Welcome):
+            raise JobError(f"{self.name} was sent away by its job: {welcome}")
+        self.job = JobSettings(**welcome.settings)
+        self.catalog = Catalog(self.job.slice_bytes)
+        self.machine = WorkerMachine(self.name, welcome.generation, welcome.joining)
+        self._cut = -1
+        self._on_resize: List[Callable[[Dict[str, Any]], None]] = []
+        for server, address in welcome.generation.servers.items():
+            self._connect(server, address)
+        self._thread = threading.Thread(target=self._run, name="elastic-mx", daemon=True)
+        self._thread.start()
+
+    # ------------------------------------------------------------------------------ for the script's thread
+
+    @property
+    def rank(self) -> int:
+        """This worker's number among the workers of the step it is in; 0 while it is joining."""
+        with self._changed:
+            members = self._membership().workers
+            return members.index(self.name) if self.name in members else 0
+
+    @property
+    def num_workers(self) -> int:
+        with self._changed:
+            return len(self._membership().workers)
+
+    def _membership(self) -> m.Generation:
+        machine = self.machine
+        if machine.joining:
+            return m.Generation(0, (self.name,), {})
+        return machine.membership(max(machine.begun, 0))
+
+    def define(self, specs: Sequence[m.KeySpec]) -> List[Key]:
+        """Make keys known to the job, or learn where they are; returns them in order.
+
+        Raises:
+            JobError: a key is known with another shape or dtype.
+        """
+        known = [self.catalog.keys.get((spec.store, spec.key)) for spec in specs]
+        if all(key is not None and key.spec == spec for key, spec in zip(known, specs)):
+            return known  # type: ignore[return-value]
+        with self._changed:
+            self._request += 1
+            request = self._request
+            self._call(lambda: self._link.send(m.DefineKeys(request=request, keys=list(specs))))
+            self._wait(lambda: request in self._placed)
+            del self._placed[request]
+            return [self.catalog.keys[spec.store, spec.key] for spec in specs]
+
+    def join(self, limits: Limits) -> Position:
+        """Become a member if this worker is none yet; see `elastic_mx.data.job.Job.join`."""
+        ready = m.Ready(max_workers=limits.max_workers or 0)
+        with self._changed:
+            self._call(lambda: self._link.send(ready))
+            self._wait(lambda: not self.machine.joining)
+            if self._joined is None:
+                self._joined = Position(step=self.machine.begun + 1, history=((0, self.num_workers),))
+            return self._joined
+
+    def deal(self, step: int) -> Share:
+        """The membership of `step`; see `elastic_mx.data.job.Job.deal`."""
+        with self._changed:
+            generation = self._patiently(lambda: self.machine.deal(step))
+        if self.name not in generation.workers or self.finished:
+            raise Retired(f"{self.name} is no member at step {step}")
+        return Share(generation.workers.index(self.name), len(generation.workers), generation.number)
+
+    def epoch_began(self, epoch: int, step: int) -> None:
+        with self._changed:
+            self.machine.epoch_began(epoch, step)
+
+    def step(self) -> Optional[int]:
+        with self._changed:
+            return self.machine.begun + 1
+
+    def begin_push(self, keys: Sequence[Key]) -> Ticket:
+        """A push of `keys` begins: which step and generation it belongs to.
+
+        Raises:
+            Released: this worker has no part in that step.
+        """
+        self._must_be_member()
+        with self._changed:
+            try:
+                ticket = self._patiently(lambda: self.machine.begin_push([key.first for key in keys]))
+            except NotAMember:
+                self._wake()
+                raise Released(0) from None
+            self.meter.step_began(ticket.step, time.monotonic())
+            return ticket
+
+    def begin_pull(self) -> Ticket:
+        """A pull begins: how it is routed. A joining worker becomes a member first."""
+        self._must_be_member()
+        with self._changed:
+            return self.machine.begin_pull()
+
+    def _must_be_member(self) -> None:
+        if self.machine.joining:
+            self.join(Limits())
+
+    def end_call(self) -> None:
+        """All operations of a script's call have begun."""
+        with self._changed:
+            self.machine.end_call()
+            if self.machine.pending_switch is not None:
+                self._wake()
+
+    def submit(self, operation: Operation) -> None:
+        """Hand an operation over whose arrays are ready. May be called from any thread; does not block."""
+        self._incoming.append(operation)
+        self._wake()
+
+    def set_optimizer(self, store: int, description: Dict[str, Any]) -> None:
+        """Give a store's servers their optimizer; the first worker's word counts."""
+        self._must_be_member()
+        if self.rank != 0:
+            return
+
+        def send() -> None:
+            self._link.send(m.SetOptimizer(store=store, description=description))
+            for channel in self._channels.values():
+                channel.socket.send(wire.encode(wire.SetStoreOptimizer(store, description)))
+
+        self._call(send)
+
+    def close(self, timeout: float = 30.0) -> None:
+        """The script has ended: wait until its operations are answered, and take leave."""
+        with self._changed:
+            if self._closing or self._error is not None:
+                return
+            self._closing = True
+            self._wake()
+        self._thread.join(timeout)
+
+    # ---------------------------------------------------------------------------------------------- waiting
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        """Wait, with the lock held, until `condition`; raise what made it impossible."""
+        while not condition():
+            if self._error is not None:
+                raise self._error
+            self._changed.wait(1.0)
+
+    def _patiently(self, ask: Callable[[], Any]) -> Any:
+        started = time.monotonic()
+        while True:
+            if self._error is not None:
+                raise self._error
+            try:
+                return ask()
+            except WouldPass:
+                self._changed.wait(1.0)
+                self.meter.blocked(time.monotonic() - started)
+                started = time.monotonic()
+
+    def _call(self, function: Callable[[], None]) -> None:
+        """Have the client's thread call `function`: sockets are its alone."""
+        self._calls.append(function)
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._awake:
+            self._awake = True
+            os.write(self._wake_write, b"\0")
+
+    # --------------------------------------------------------------------------------------- the client's thread
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:
+            logger.error("%s: %s", self.name, error)
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Let every waiting operation go and every later call raise `error`."""
+        with self._changed:
+            self._error = error if isinstance(error, JobError) else JobError(f"{self.name}: {error!r}")
+            waiting = {id(o): o for pulls in self._pulls.values() for o in pulls}
+            for operation in (*waiting.values(), *self._held, *self._incoming):
+                operation.done()
+            self._changed.notify_all()
+
+    def _serve(self) -> None:
+        self._poller = zmq.Poller()
+        self._poller.register(self._wake_read, zmq.POLLIN)
+        self._poller.register(self._link.socket, zmq.POLLIN)
+        for channel in self._channels.values():
+            self._poller.register(channel.socket, zmq.POLLIN)
+        next_report = 0.0
+        while True:
+            ready = dict(self._poller.poll(100))
+            if self._wake_read in ready:
+                os.read(self._wake_read, 4096)
+            self._awake = False
+            while self._calls:
+                self._calls.popleft()()
+            if self._link.socket in ready:
+                self._drain_control()
+            for channel in list(self._channels.values()):
+                if channel.socket in ready:
+                    self._drain(channel)
+            self._take_operations()
+            self._switch()
+            now = time.monotonic()
+            if now >= next_report:
+                self._report()
+                next_report = now + REPORT_SECONDS
+            if self._closing and self._leave_if_idle():
+                return
+
+    def _connect(self, server: str, address: str) -> None:
+        if server in self._channels:
+            return
+        sock = self._context.socket(zmq.DEALER)
+        sock.identity = self.name.encode()
+        sock.linger = 1000
+        sock.sndhwm = sock.rcvhwm = 0
+        sock.connect(address)
+        channel = Channel(sock, Arena(f"{self.name}-{server}"))
+        self._channels[server] = channel
+        sock.send(wire.encode(wire.Attach(os.getpid(), channel.arena.fd, channel.arena.nonce)))
+        if hasattr(self, "_poller"):
+            self._poller.register(sock, zmq.POLLIN)
+
+    # ---------------------------------------------------------------------------------------------- control
+
+    def _drain_control(self) -> None:
+        while True:
+            message = self._link.receive(0)
+            if message is None:
+                return
+            with self._changed:
+                self._on_control(message)
+                self._changed.notify_all()
+
+    def _on_control(self, message: m.Message) -> None:
+        machine = self.machine
+        if isinstance(message, m.KeysPlaced):
+            for placed in message.keys:
+                self.catalog.add(placed)
+            self._placed[message.request] = message
+        elif isinstance(message, m.Prepare):
+            for server, address in message.generation.servers.items():
+                self._connect(server, address)
+            horizon = machine.prepare(message.generation, message.moves, self.meter.margin())
+            self._link.send(m.Horizon(generation=message.generation.number, step=-1 if machine.joining else horizon))
+        elif isinstance(message, m.Drop):
+            machine.drop(message.generation)
+        elif isinstance(message, m.Commit):
+            machine.commit(message.generation, message.step)
+            self.meter.change_at(message.generation, message.step)
+            self._begin_if_told()
+        elif isinstance(message, m.Begin):
+            self._begin = message
+            self._begin_if_told()
+        elif isinstance(message, m.NewGeneration):
+            for callback in self._on_resize:
+                callback({"generation": message.generation, "workers": self.num_workers})
+        elif isinstance(message, m.Release):
+            if machine.joining:
+                raise JobError(f"{self.name} was released before it joined: {message.reason}")
+            self.finished = True
+
+    def _begin_if_told(self) -> None:
+        begin, machine = self._begin, self.machine
+        if begin is None or machine.plan is None or machine.plan.step is None:
+            return
+        self._begin = None
+        moves = machine.begin(begin.position, begin.pushed)
+        self.catalog.move(moves)
+        self._cut = begin.generation
+        self.finished = begin.finished
+        at = begin.position
+        self._joined = Position(at.epoch, at.epoch_step, at.step, at.groups)
+
+    # ------------------------------------------------------------------------------------------- operations
+
+    def _take_operations(self) -> None:
+        """Send what is ready, many keys in one message; hold what belongs to a later phase."""
+        batch: List[Operation] = []
+        for queue in (self._held, self._incoming):
+            for _ in range(len(queue)):
+                batch.append(queue.popleft())
+        if not batch:
+            return
+        outbox = _Outbox(self)
+        for operation in batch:
+            if operation.ticket.phase != self.machine.routing or self._busy(operation):
+                self._held.append(operation)
+            else:
+                self._start(operation, outbox)
+        outbox.flush()
+
+    def _busy(self, operation: Operation) -> bool:
+        """Whether the last push of the key still lies in the arena, waiting for the other workers."""
+        return operation.push is not None and any(self._in_flight.get(s) for s in operation.key.slices)
+
+    def _start(self, operation: Operation, outbox: _Outbox) -> None:
+        key = operation.key
+        per_slice = [self.catalog.size[s] // max(1, key.dtype.itemsize) for s in key.slices]
+        if operation.push is not None:
+            self.meter.sent(operation.ticket.step, time.monotonic())
+            at = 0
+            for s, count in zip(key.slices, per_slice):
+                outbox.push(operation, s, operation.push[at : at + count])
+                at += count
+                if not operation.init:
+                    self._in_flight[s] = self._in_flight.get(s, 0) + 1
+        if operation.pull is not None:
+            operation.remaining = len(key.slices)
+            for s in key.slices:
+                self._pulls.setdefault(s, deque()).append(operation)
+                outbox.pull(s)
+        else:
+            self._complete(operation)
+
+    def _complete(self, operation: Operation) -> None:
+        operation.done()
+        with self._changed:
+            self.machine.completed(operation.ticket.phase)
+        self.meter.answered(operation.ticket.step, time.monotonic())
+
+    # ---------------------------------------------------------------------------------------------- answers
+
+    def _drain(self, channel: Channel) -> None:
+        while True:
+            try:
+                frames = channel.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            message = wire.decode_to_worker(frames[0].buffer)
+            logger.debug("> %s", message)
+            if isinstance(message, wire.Values):
+                self._receive_values(channel, message.slices, frames[1:])
+            elif isinstance(message, wire.Applied):
+                for s in message.slices:
+                    self._in_flight[s] -= 1
+            elif isinstance(message, wire.Attached):
+                channel.attached = True
+                channel.shared = message.shared
+                if message.shared:
+                    channel.values = open_peer(message.pid, message.fd, message.nonce)
+            elif isinstance(message, wire.Failed):
+                raise JobError(message.reason)
+
+    def _receive_values(self, channel: Channel, slices: Sequence[int], frames: Sequence[Any]) -> None:
+        sizes = [self.catalog.size[s] for s in slices]
+        if frames:
+            pieces = wire.split_frames([frame.buffer for frame in frames], sizes, "a server")
+        else:
+            assert channel.values is not None
+            offsets = (self.catalog.offset[s] for s in slices)
+            pieces = [channel.values[offset : offset + size] for offset, size in zip(offsets, sizes)]
+        for s, piece in zip(slices, pieces):
+            operation = self._pulls[s].popleft()
+            assert operation.pull is not None
+            key = operation.key
+            start = sum(self.catalog.size[t] for t in range(key.first, s)) // max(1, key.dtype.itemsize)
+            target = operation.pull[start : start + len(piece) // max(1, key.dtype.itemsize)]
+            np.copyto(target, piece.view(key.dtype))
+            operation.remaining -= 1
+            if operation.remaining == 0:
+                self._complete(operation)
+
+    # ------------------------------------------------------------------------------------------- generations
+
+    def _switch(self) -> None:
+        with self._changed:
+            switch = self.machine.take_switch()
+            pushed = sorted(self.machine.pushed_ever)
+        if switch is None:
+            return
+        number = switch.generation.number
+        for server in switch.servers:
+            self._channels[server].socket.send(wire.encode(wire.Marker(number)))
+        self.catalog.move(switch.moves)
+        position = switch.position
+        self._link.send(
+            m.Switched(
+                generation=number,
+                position=m.Position(position.epoch, position.epoch_step, position.step),
+                pushed=pushed,
+            )
+        )
+        self._take_operations()
+
+    def _report(self) -> None:
+        self._link.send(m.Report(progress=self.meter.progress(self.machine.begun)))
+        for settled in self.meter.settled(self.machine.begun, self._closing):
+            self._link.send(settled)
+
+    def _leave_if_idle(self) -> bool:
+        """Take leave once nothing is outstanding; tells whether that is done."""
+        if any(self.machine.outstanding.values()) or self._incoming or self._held:
+            return False
+        self._switch()
+        self._report()
+        for channel in self._channels.values():
+            channel.socket.send(wire.encode(wire.Leave()))
+            channel.socket.close()
+        self._link.send(m.Goodbye())
+        self._link.socket.close()
+        self._context.term()
+        return True
+
+
+@dataclass
+class _Outbox:
+    """What one pass over the operations sends: per server one message for its pushes and one for its pulls."""
+
+    worker: Worker
+    pushes: Dict[Tuple[str, bool, int], List[int]] = field(default_factory=dict)
+    pulls: Dict[str, List[int]] = field(default_factory=dict)
+    scalars: Dict[int, Optional[Dict[str, float]]] = field(default_factory=dict)
+
+    def push(self, operation: Operation, s: int, part: np.ndarray) -> None:
+        """Copy a part into this worker's arena for its server, to be announced with the others."""
+        catalog = self.worker.catalog
+        server, offset, size = catalog.owner[s], catalog.offset[s], catalog.size[s]
+        np.copyto(self.worker._channels[server].arena.bytes[offset : offset + size].view(part.dtype), part)
+        self.pushes.setdefault((server, operation.init, operation.ticket.generation), []).append(s)
+        self.scalars[operation.ticket.generation] = operation.scalars
+
+    def pull(self, s: int) -> None:
+        self.pulls.setdefault(self.worker.catalog.owner[s], []).append(s)
+
+    def flush(self) -> None:
+        for (server, init, generation), slices in self.pushes.items():
+            message: wire.Data = wire.Init(slices) if init else wire.Push(generation, slices, self.scalars[generation])
+            self._send(server, message, slices)
+        for server, slices in self.pulls.items():
+            self._send(server, wire.Pull(slices, self.worker._cut))
+
+    def _send(self, server: str, message: wire.Data, slices: Sequence[int] = ()) -> None:
+        channel = self.worker._channels[server]
+        frames = []
+        if slices and not channel.shared:
+            catalog, arena = self.worker.catalog, channel.arena.bytes
+            frames = [arena[start:stop] for start, stop in wire.runs(slices, catalog.offset, catalog.size)]
+        logger.debug("%s < %s", server, message)
+        channel.socket.send_multipart([wire.encode(message), *frames])
