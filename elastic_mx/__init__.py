@@ -15,10 +15,20 @@ __version__ = "0.1.0"
 _compat.install()
 
 
+def _register() -> None:
+    """Make the stores known to MXNet."""
+    import_module("elastic_mx.kvstore").register()
+
+
+_compat.when_mxnet_is_imported(_register)
+
+
 def __getattr__(name: str) -> Any:
     """Import the data (and NumPy with it) when a script first asks for it."""
     if name == "data":
         return import_module("elastic_mx.data")
     if name in ("epoch", "epochs"):
         return getattr(import_module("elastic_mx.data"), name)
+    if name == "on_resize":
+        return import_module("elastic_mx.kvstore").on_resize
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -188,6 +188,12 @@ class Worker:
         with self._changed:
             return self.machine.begin_pull()
 
+    def begin_more(self, ticket: Ticket) -> Ticket:
+        """One more operation of the call that `ticket` began."""
+        with self._changed:
+            self.machine.begin_more(ticket)
+            return ticket
+
     def _must_be_member(self) -> None:
         if self.machine.joining:
             self.join(Limits())
@@ -216,6 +222,10 @@ class Worker:
                 channel.socket.send(wire.encode(wire.SetStoreOptimizer(store, description)))
 
         self._call(send)
+
+    def on_resize(self, callback: Callable[[Dict[str, Any]], None]) -> None:
+        """Have `callback` called on the client's thread whenever a generation is in force."""
+        self._on_resize.append(callback)
 
     def close(self, timeout: float = 30.0) -> None:
         """The script has ended: wait until its operations are answered, and take leave."""
@@ -350,7 +360,13 @@ class Worker:
             self._begin_if_told()
         elif isinstance(message, m.NewGeneration):
             for callback in self._on_resize:
-                callback({"generation": message.generation, "workers": self.num_workers})
+                callback(
+                    {
+                        "generation": message.generation,
+                        "workers": self.num_workers,
+                        "servers": len(machine.servers),
+                    }
+                )
         elif isinstance(message, m.Release):
             if machine.joining:
                 raise JobError(f"{self.name} was released before it joined: {message.reason}")

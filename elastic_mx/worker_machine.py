@@ -101,6 +101,11 @@ class WorkerMachine:
         self.outstanding[self.phase] = self.outstanding.get(self.phase, 0) + 1
         return Ticket(self.phase, self.membership(step).number, step)
 
+    def begin_more(self, ticket: Ticket) -> None:
+        """One more operation of a call goes with the ticket of its first."""
+        self.operations += 1
+        self.outstanding[ticket.phase] += 1
+
     def _enter(self, step: int) -> None:
         plan = self.plan
         if plan is not None and plan.step is None and step > plan.promised:

@@ -1,0 +1,235 @@
+"""The kvstores `dist_elastic` and `dist_elastic_async`, as MXNet calls them; the client behind them is worker.py's."""
+
+from __future__ import annotations
+
+import atexit
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import mxnet as mx
+import numpy as np
+from mxnet.kvstore import KVStore, KVStoreBase
+
+from elastic_mx import data, engine
+from elastic_mx.catalog import Key
+from elastic_mx.link import JobError
+from elastic_mx.messages import KeySpec
+from elastic_mx.settings import ProcessSettings
+from elastic_mx.worker import Operation, Worker
+
+_worker: Optional[Worker] = None
+_stores = 0
+
+
+def worker() -> Worker:
+    """This process's client; it is connected at the first call.
+
+    Raises:
+        JobError: the script was not started by a launcher.
+    """
+    global _worker
+    if _worker is None:
+        settings = ProcessSettings.from_environment()
+        if settings is None:
+            raise JobError(
+                "this script uses a dist_elastic store but belongs to no job: "
+                "start it with elastic-mx launch -n WORKERS -s SERVERS -- python SCRIPT"
+            )
+        _worker = Worker(settings)
+        atexit.register(_close)
+    return _worker
+
+
+def _close() -> None:
+    mx.nd.waitall()
+    if _worker is not None:
+        _worker.close()
+
+
+class ElasticKVStore(KVStore):
+    """A distributed kvstore whose servers and workers change while it is used; the calls are MXNet's KVStore's."""
+
+    asynchronous = False
+
+    def __init__(self) -> None:
+        global _stores
+        self.handle = None
+        self._number = _stores
+        _stores += 1
+        self._worker = worker()
+        self._order: Dict[str, Any] = {}
+        self._optimizer: Any = None
+
+    def __del__(self) -> None:
+        """Nothing to free: there is no handle."""
+
+    # ------------------------------------------------------------------------------------------- properties
+
+    @property
+    def type(self) -> str:
+        return "dist_elastic_async" if self.asynchronous else "dist_elastic_sync"
+
+    @property
+    def rank(self) -> int:
+        return self._worker.rank
+
+    @property
+    def num_workers(self) -> int:
+        return self._worker.num_workers
+
+    @staticmethod
+    def is_capable(capability: str) -> bool:
+        if capability.lower() == KVStoreBase.OPTIMIZER:
+            return True
+        raise mx.base.MXNetError(f"Unknown capability: {capability}")
+
+    # ---------------------------------------------------------------------------------------------- calls
+
+    def init(self, key: Any, value: Any) -> None:
+        """Define keys with their first values; the first worker's values count."""
+        pairs = _pairs(key, value)
+        joining = self._worker.machine.joining
+        keys = self._define([(name, arrays[0]) for name, arrays in pairs])
+        if joining or self._worker.rank != 0:
+            return
+        for entry, (name, arrays) in zip(keys, pairs):
+            source = _dense(arrays[0])
+            ticket = self._worker.begin_pull()
+            self._enqueue(entry, name, ticket, read=[source], init=True)
+
+    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
+        """Define keys and write the first worker's values, or the job's where it trains already, to `out`."""
+        self.init(key, value)
+        self.pull(key, out=out, priority=priority)
+
+    def push(self, key: Any, value: Any, priority: int = 0) -> None:
+        """Add gradients to the round of each key; returns at once."""
+        pairs = _pairs(key, value)
+        keys = self._keys(pairs)
+        ticket = self._worker.begin_push(keys)
+        for i, (entry, (name, arrays)) in enumerate(zip(keys, pairs)):
+            self._enqueue(entry, name, self._share(ticket, i), read=[_sum(arrays)], priority=priority)
+        self._worker.end_call()
+
+    def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
+        """Write the values after this worker's pushes so far to `out`; returns at once."""
+        assert out is not None
+        pairs = _pairs(key, out)
+        keys = self._keys(pairs)
+        for entry, (name, arrays) in zip(keys, pairs):
+            self._enqueue(entry, name, self._worker.begin_pull(), write=arrays, priority=priority)
+        self._worker.end_call()
+
+    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+        """Push, then pull into `out`, or into the pushed arrays themselves where `out` is None."""
+        pairs = _pairs(key, value)
+        outs = [arrays for _, arrays in _pairs(key, value if out is None else out)]
+        keys = self._keys(pairs)
+        ticket = self._worker.begin_push(keys)
+        for i, (entry, (name, arrays), targets) in enumerate(zip(keys, pairs, outs)):
+            self._enqueue(entry, name, self._share(ticket, i), [_sum(arrays)], targets, priority)
+        self._worker.end_call()
+
+    def _share(self, ticket: Any, i: int) -> Any:
+        """The ticket for the i-th key of a call: each key is an operation of its own."""
+        return ticket if i == 0 else self._worker.begin_more(ticket)
+
+    # ----------------------------------------------------------------------------------------------- helpers
+
+    def _define(self, named: Sequence[Tuple[str, Any]]) -> List[Key]:
+        whole = False
+        specs = [
+            KeySpec(self._number, name, tuple(array.shape), np.dtype(array.dtype).name, whole, self.asynchronous)
+            for name, array in named
+        ]
+        return self._worker.define(specs)
+
+    def _keys(self, pairs: Sequence[Tuple[str, List[Any]]]) -> List[Key]:
+        keys = []
+        for name, _ in pairs:
+            known = self._worker.catalog.keys.get((self._number, name))
+            if known is None:
+                raise mx.base.MXNetError(f"key {name[2:]!r} was not initialised: call init first")
+            keys.append(known)
+        return keys
+
+    def _enqueue(
+        self,
+        key: Key,
+        name: str,
+        ticket: Any,
+        read: Sequence[Any] = (),
+        write: Sequence[Any] = (),
+        priority: int = 0,
+        init: bool = False,
+    ) -> None:
+        """Have the engine hand the operation to the client when its arrays are ready."""
+        order = self._order.get(name)
+        if order is None:
+            order = self._order[name] = engine.Variable()
+        first = write[0] if write else None
+        client = self._worker
+
+        def start(done: Callable[[], None]) -> None:
+            client.submit(
+                Operation(
+                    key,
+                    ticket,
+                    done,
+                    push=engine.view(read[0]).reshape(-1) if read else None,
+                    pull=engine.view(first).reshape(-1) if first is not None else None,
+                    init=init,
+                )
+            )
+
+        engine.push_async(start, read, [order, *write[:1]], priority)
+        for other in write[1:]:
+            first.copyto(other)
+
+
+class ElasticAsyncKVStore(ElasticKVStore):
+    """As ElasticKVStore, but each push is applied by itself, as soon as it comes."""
+
+    asynchronous = True
+
+
+def register(drop_in: bool = False) -> None:
+    """Make the stores known to MXNet under their names; with `drop_in`, under those of MXNet's own as well."""
+    names = {
+        "dist_elastic": ElasticKVStore,
+        "dist_elastic_sync": ElasticKVStore,
+        "dist_elastic_async": ElasticAsyncKVStore,
+    }
+    if drop_in:
+        names.update(dist_sync=ElasticKVStore, dist_device_sync=ElasticKVStore, dist_sync_device=ElasticKVStore)
+        names.update(dist_async=ElasticAsyncKVStore, dist=ElasticKVStore)
+    KVStoreBase.kv_registry.update(names)
+    data.provide(_job)
+
+
+def _job() -> Optional[Worker]:
+    """This process's job as the samplers see it; None where no launcher started the script."""
+    return worker() if ProcessSettings.from_environment() is not None else None
+
+
+def on_resize(callback: Callable[[Dict[str, Any]], None]) -> None:
+    """Have `callback` called, on a thread of the store, with `generation`, `workers` and `servers` after a resize."""
+    worker().on_resize(callback)
+
+
+def _pairs(key: Any, value: Any) -> List[Tuple[str, List[Any]]]:
+    """A call's keys with their arrays, one per device; keys as the wire names them: int and str do not collide."""
+    if isinstance(key, (list, tuple)):
+        if len(key) != len(value):
+            raise ValueError(f"{len(key)} keys but {len(value)} values")
+        return [pair for k, v in zip(key, value) for pair in _pairs(k, v)]
+    name = f"i:{key}" if isinstance(key, int) else f"s:{key}"
+    return [(name, list(value) if isinstance(value, (list, tuple)) else [value])]
+
+
+def _sum(arrays: Sequence[Any]) -> Any:
+    """The sum of a key's values on several devices, on the first's."""
+    return arrays[0] if len(arrays) == 1 else mx.nd.add_n(*[array.as_in_context(mx.cpu()) for array in arrays])
+
+
+def _dense(array: Any) -> Any:
+    return array if array.stype == "default" else array.tostype("default")

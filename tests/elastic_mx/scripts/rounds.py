@@ -1,0 +1,25 @@
+"""A raw kvstore script: STEPS rounds of pushing gradients that depend on worker and step, and pulling the sums."""
+
+import os
+import time
+
+import mxnet as mx
+import numpy as np
+
+import elastic_mx  # noqa: F401  (registers dist_elastic)
+
+steps = int(os.environ.get("STEPS", "20"))
+shapes = [(3,), (700, 100), (1,), (40, 5, 2)]
+kv = mx.kv.create("dist_elastic")
+for i, shape in enumerate(shapes):
+    kv.init(i, mx.nd.zeros(shape))
+totals = []
+for _ in range(steps):
+    outs = [mx.nd.zeros(shape) for shape in shapes]
+    for i, shape in enumerate(shapes):
+        kv.push(i, mx.nd.ones(shape) * (i + 1))
+        kv.pull(i, out=outs[i])
+    totals.append([float(out.asnumpy().mean()) for out in outs])
+    time.sleep(float(os.environ.get("PAUSE", "0")))
+if "OUT" in os.environ:
+    np.save(os.environ["OUT"] + ".npy", np.array(totals))

@@ -1,0 +1,38 @@
+"""Whole jobs with real processes: rounds add up, and servers and workers come and go while they run."""
+
+import numpy as np
+import pytest
+
+from tests.elastic_mx.harness import Job
+
+
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_each_round_is_the_sum_over_the_workers(tmp_path, transport):
+    with Job("rounds.py", workers=2, servers=2, out=tmp_path, transport=transport) as job:
+        assert set(job.wait().values()) == {0}
+    for worker in ("worker-0", "worker-1"):
+        assert np.array_equal(np.load(tmp_path / f"{worker}.npy"), [[2, 4, 6, 8]] * 20)
+
+
+def test_servers_come_and_go_without_changing_a_sum(tmp_path):
+    with Job("rounds.py", workers=2, servers=1, out=tmp_path, STEPS=400, PAUSE=0.01) as job:
+        job.wait_for_step(5)
+        for number, servers in enumerate((2, 3, 1, 2)):
+            reply = job.scale(number + 1, servers=servers)
+            assert reply.error == "" and reply.body["servers"] == servers
+        assert set(job.wait().values()) == {0}
+    assert np.array_equal(np.load(tmp_path / "worker-0.npy"), [[2, 4, 6, 8]] * 400)
+
+
+def test_a_worker_joins_and_leaves_and_each_round_has_the_members_sum(tmp_path):
+    with Job("rounds.py", workers=1, servers=1, out=tmp_path, STEPS=600, PAUSE=0.01) as job:
+        job.wait_for_step(5)
+        up = job.scale(1, workers=2)
+        down = job.scale(2, workers=1)
+        assert up.error == down.error == ""
+        assert set(job.wait().values()) == {0}
+    totals = np.load(tmp_path / "worker-0.npy")
+    first, last = up.body["step"], down.body["step"]
+    expected = np.array([[1, 2, 3, 4]] * 600)
+    expected[first:last] *= 2
+    assert np.array_equal(totals, expected)
