@@ -3,10 +3,9 @@
 import os
 import time
 
+import elastic_mx  # noqa: F401  (registers dist_elastic)
 import mxnet as mx
 import numpy as np
-
-import elastic_mx  # noqa: F401  (registers dist_elastic)
 
 steps = int(os.environ.get("STEPS", "20"))
 shapes = [(3,), (700, 100), (1,), (40, 5, 2)]
