@@ -14,6 +14,7 @@ setup(
     python_requires=">=3.9",
     packages=find_packages(include=["elastic_mx*", "scheduler*", "launcher*"]),
     package_data={"elastic_mx": ["py.typed"], "scheduler": ["data/*"]},
+    entry_points={"console_scripts": ["elastic-mx=launcher.cli:main"]},
     install_requires=["numpy>=1.23,<2", "pyzmq>=25", "msgspec>=0.18", "click>=8.1", "rich>=13"],
     extras_require={
         # What a training job needs. mxnet imports distutils, which setuptools supplies on Python 3.12.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Dict, Sequence
+from typing import Dict, Sequence, Tuple
 
 import numpy as np
 
@@ -26,6 +26,8 @@ class RunResult:
         decision_ms: mean time of ``allocate``.
         seconds: wall time of the whole run.
         utilisation: float64 [R], mean share of the cluster in use.
+        used: float64 [slots, R], units in use by slot.
+        history: if recorded, by slot the jobs' indices in the trace, their servers and their workers.
     """
 
     policy: str
@@ -38,6 +40,8 @@ class RunResult:
     decision_ms: float
     seconds: float
     utilisation: np.ndarray
+    used: np.ndarray
+    history: Sequence[Tuple[np.ndarray, np.ndarray, np.ndarray]] = ()
 
     @property
     def fairness(self) -> float:
@@ -107,11 +111,14 @@ def run(policy: Policy, simulator: Simulator) -> RunResult:
         decision_ms=1000.0 * deciding / max(decisions, 1),
         seconds=time.perf_counter() - began,
         utilisation=used.mean(axis=0) / simulator.capacity.sum(axis=0),
+        used=used,
+        history=tuple(simulator.history),
     )
 
 
 def summary(results: Sequence[RunResult]) -> Dict[str, float]:
-    """Means over traces of one policy's results; median and p90 of all JCTs together; times in slots."""
+    """Means over traces of one policy's results; median and p90 of all JCTs together. Times are in slots, but
+    ``decision_ms`` is per decision and ``seconds`` the wall time per trace."""
     jct = np.concatenate([r.jct for r in results])
     return {
         "mean_jct": float(np.mean([r.jct.mean() for r in results])),
@@ -122,6 +129,6 @@ def summary(results: Sequence[RunResult]) -> Dict[str, float]:
         "fairness": float(np.mean([r.fairness for r in results])),
         "resizes": float(np.mean([r.resizes for r in results])),
         "decision_ms": float(np.mean([r.decision_ms for r in results])),
-        "seconds": float(np.sum([r.seconds for r in results])),
+        "seconds": float(np.mean([r.seconds for r in results])),
         "bound": float(np.mean([r.bound.mean() for r in results])),
     }

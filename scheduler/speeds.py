@@ -125,7 +125,11 @@ def read_measurements(path: Union[str, Path]) -> Dict[str, MeasuredSpeed]:
         ValueError: a line that is not such a tuple; the message names file and line.
     """
     points: Dict[str, List[Tuple[float, float, float]]] = {}
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    for number, line in enumerate(text.splitlines(), start=1):
         if not line.strip():
             continue
         try:

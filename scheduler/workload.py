@@ -9,6 +9,31 @@ import numpy as np
 
 from scheduler.core import JobType
 
+PROCESSES = ("dl2", "poisson", "diurnal", "google")
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """How jobs arrive in drawn traces (``scheduler.traces.generate``).
+
+    Attributes:
+        process: ``dl2`` repeats the workload's arrivals by peak; the others need no such pattern.
+        rate: mean arrivals per slot, for poisson, diurnal and google.
+        amplitude: of the daily swing, as a fraction of the rate.
+        period_slots: length of a day.
+        peak: most arrivals in a slot.
+        jobs: jobs in a trace.
+        epoch_spread: a job's epochs are uniform within this fraction around its type's.
+    """
+
+    process: str = "dl2"
+    rate: float = 1.5
+    amplitude: float = 0.5
+    period_slots: int = 72
+    peak: int = 3
+    jobs: int = 60
+    epoch_spread: float = 0.0
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -20,8 +45,7 @@ class Workload:
         types: the job types; traces refer to them by index.
         max_servers, max_workers: the most tasks of a role that one job may have.
         arrivals: arrivals per slot by peak, as in DL2's files; empty where unknown.
-        jobs_per_trace: how many jobs a drawn trace has.
-        peak: the most arrivals in a slot of a drawn trace.
+        process: how jobs arrive in drawn traces.
     """
 
     name: str
@@ -32,8 +56,16 @@ class Workload:
     max_servers: int
     max_workers: int
     arrivals: Dict[int, Tuple[int, ...]] = field(default_factory=dict)
-    jobs_per_trace: int = 60
-    peak: int = 3
+    process: Arrivals = field(default_factory=Arrivals)
+
+    def __post_init__(self) -> None:
+        if not len(self.capacity) or not self.types:
+            missing = "nodes" if not len(self.capacity) else "job types"
+            raise ValueError(f"workload {self.name!r} is empty: it has no {missing}")
+
+    @property
+    def nodes(self) -> int:
+        return len(self.capacity)
 
     def type_named(self, name: str) -> int:
         """Index of a job type by its name; KeyError if there is none."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Dict, Tuple
+from inspect import signature
+from typing import Any, Dict, Optional, Tuple
 
 from scheduler.core import Policy
 
@@ -26,14 +27,18 @@ def names() -> Tuple[str, ...]:
     return tuple(REGISTRY)
 
 
-def make(name: str, **options: Any) -> Policy:
-    """A new policy by its name.
+def make(name: str, agent: Optional[str] = None, **options: Any) -> Policy:
+    """A new policy by its name; ``agent`` is the file of a trained agent, for the policies that take one.
 
     Raises:
         ValueError: no such policy; the message lists those there are.
     """
     try:
-        module, cls, fixed = REGISTRY[name]
+        module, attribute, fixed = REGISTRY[name]
     except KeyError:
         raise ValueError(f"no policy {name!r}: choose among {', '.join(REGISTRY)}") from None
-    return getattr(import_module(module), cls)(**{**fixed, **options})
+    build = getattr(import_module(module), attribute)
+    if agent is not None and "agent" in signature(build).parameters:
+        options["agent"] = agent
+    policy: Policy = build(**{**fixed, **options})
+    return policy

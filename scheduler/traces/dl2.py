@@ -1,17 +1,20 @@
-"""Reads DL2's workload, trace and speed files, and draws traces by the rules of its authors' generator."""
+"""Reads DL2's workload, trace and speed files, with errors that name line and field."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Union
+from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from scheduler.core import JobType
 from scheduler.speeds import read_measurements
-from scheduler.workload import Trace, Workload, make_trace
+from scheduler.traces.fields import Field, load
+from scheduler.traces.generate import draw_trace
+from scheduler.workload import Arrivals, Trace, Workload, make_trace
+
+__all__ = ["draw_trace", "parse_traces", "parse_workload", "read_traces", "read_workload", "with_speeds"]
 
 PathLike = Union[str, Path]
 
@@ -20,31 +23,43 @@ def read_workload(path: PathLike, speeds: Optional[PathLike] = None) -> Workload
     """Reads ``dl2_small_workload.json``; with ``speeds`` each job type gets its measured speed model.
 
     Raises:
-        ValueError: a field is missing or has a wrong value; the message names file and field.
+        ValueError: a field is missing or has a wrong value; the message names file, line and field.
     """
-    data = _load(path)
-    if not isinstance(data, dict) or "models" not in data:
-        raise ValueError(f"{path} has no field 'models': it is not a DL2 workload")
-    try:
-        resources = tuple(data["node_capacity"])
-        types = tuple(_job_type(entry, resources) for entry in data["models"])
-        workload = Workload(
-            name=Path(path).stem,
-            slot_seconds=float(data["slot_seconds"]),
-            resources=resources,
-            capacity=np.tile([float(data["node_capacity"][r]) for r in resources], (int(data["nodes"]), 1)),
-            types=types,
-            max_servers=int(data["max_tasks_per_role"]),
-            max_workers=int(data["max_tasks_per_role"]),
-            arrivals={int(p): tuple(a) for p, a in data.get("arrivals_per_slot_by_peak", {}).items()},
-            jobs_per_trace=int(data.get("jobs_per_trace", 60)),
-            peak=int(data.get("max_arrivals_per_slot", 3)),
-        )
-    except KeyError as error:
-        raise ValueError(f"{path}: field {error} is missing") from error
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path}: {error}") from error
+    workload = parse_workload(load(path), Path(path).stem)
     return with_speeds(workload, speeds) if speeds is not None else workload
+
+
+def parse_workload(document: Field, name: str) -> Workload:
+    fields = document.mapping(
+        required=("slot_seconds", "nodes", "node_capacity", "max_tasks_per_role", "models"), optional=None
+    )
+    capacity = {key: field.number(least=0) for key, field in fields["node_capacity"].mapping(optional=None).items()}
+    if not any(capacity.values()):
+        raise fields["node_capacity"].error("is empty, must give each node at least one resource")
+    resources = tuple(capacity)
+    limit = fields["max_tasks_per_role"].whole(least=1)
+    arrivals: Dict[int, Tuple[int, ...]] = {}
+    if "arrivals_per_slot_by_peak" in fields:
+        for peak, counts in fields["arrivals_per_slot_by_peak"].mapping(optional=None).items():
+            if not str(peak).isdigit():
+                raise counts.error("is not a peak, must be a whole number of arrivals")
+            arrivals[int(peak)] = tuple(count.whole(least=0) for count in counts.items())
+    process = Arrivals()
+    if "max_arrivals_per_slot" in fields:
+        process = replace(process, peak=fields["max_arrivals_per_slot"].whole(least=1))
+    if "jobs_per_trace" in fields:
+        process = replace(process, jobs=fields["jobs_per_trace"].whole(least=1))
+    return Workload(
+        name=name,
+        slot_seconds=fields["slot_seconds"].number(above=0),
+        resources=resources,
+        capacity=np.tile([capacity[r] for r in resources], (fields["nodes"].whole(least=1), 1)),
+        types=tuple(_job_type(field, resources) for field in fields["models"].items()),
+        max_servers=limit,
+        max_workers=limit,
+        arrivals=arrivals,
+        process=process,
+    )
 
 
 def with_speeds(workload: Workload, speeds: PathLike) -> Workload:
@@ -58,105 +73,55 @@ def with_speeds(workload: Workload, speeds: PathLike) -> Workload:
         if kind.name not in measured:
             known = ", ".join(sorted(measured))
             raise ValueError(f"{speeds} has no measurement of job type {kind.name!r}: it has {known}")
-    return replace(workload, types=tuple(replace_speed(kind, measured[kind.name]) for kind in workload.types))
-
-
-def replace_speed(kind: JobType, speed: Any) -> JobType:
-    return replace(kind, speed=speed)
+    return replace(workload, types=tuple(replace(kind, speed=measured[kind.name]) for kind in workload.types))
 
 
 def read_traces(path: PathLike, workload: Workload) -> List[Trace]:
     """Reads ``dl2_small_traces.json``: a list of traces, each a list of id, arrival_slot, model and epochs.
 
     Raises:
-        ValueError: an entry is missing a field or has a wrong value; the message names file, trace, job and field.
+        ValueError: an entry lacks a field or has a wrong value; the message names file, line and field.
     """
-    data = _load(path)
-    if not isinstance(data, list) or not data:
-        raise ValueError(f"{path} holds no trace: expected a list of traces, each a list of jobs")
-    if isinstance(data[0], dict):
-        data = [data]
-    return [_trace(path, index, jobs, workload) for index, jobs in enumerate(data)]
+    return parse_traces(load(path), workload, Path(path).stem)
 
 
-def draw_trace(
-    workload: Workload,
-    rng: np.random.Generator,
-    peak: Optional[int] = None,
-    jobs: Optional[int] = None,
-    types: Optional[List[int]] = None,
-    name: str = "drawn",
-) -> Trace:
-    """Draws a trace by the rules of DL2's generator.
-
-    A random offset of 0 to 4 slots into the arrivals of that peak; in each slot min(peak, arrivals) jobs, each of a
-    type drawn uniformly, with the epochs of its type; until there are enough jobs (the pattern repeats if need be).
-
-    Args:
-        peak: most arrivals per slot, a key of ``workload.arrivals``; default ``workload.peak``.
-        jobs: number of jobs; default ``workload.jobs_per_trace``.
-        types: indices of the types to draw from; default all.
-    """
-    peak = workload.peak if peak is None else peak
-    jobs = workload.jobs_per_trace if jobs is None else jobs
-    if peak not in workload.arrivals:
-        known = ", ".join(map(str, sorted(workload.arrivals))) or "none"
-        raise ValueError(f"workload {workload.name!r} has no arrivals for peak {peak}: it has {known}")
-    pattern = np.minimum(np.array(workload.arrivals[peak]), peak)
-    offset = int(rng.integers(5))
-    repeats = -(-jobs // max(int(pattern.sum()), 1)) + 1
-    counts = np.tile(np.roll(pattern, -offset), repeats)
-    arrival = np.repeat(np.arange(len(counts)), counts)[:jobs]
-    choices = np.arange(len(workload.types)) if types is None else np.asarray(types)
-    kinds = choices[rng.integers(len(choices), size=jobs)]
-    epochs = np.array([kind.epochs for kind in workload.types])[kinds]
-    return make_trace(name, np.arange(1, jobs + 1), kinds, arrival, epochs)
+def parse_traces(document: Field, workload: Workload, name: str) -> List[Trace]:
+    """The traces of a document: a list of lists of jobs, or one list of jobs."""
+    names = {kind.name: i for i, kind in enumerate(workload.types)}
+    entries = list(document.items())
+    if isinstance(entries[0].value, dict):
+        return [_trace(document, name, names)]
+    return [_trace(field, f"{name}/{index}", names) for index, field in enumerate(entries)]
 
 
-def _job_type(entry: Dict[str, Any], resources: Any) -> JobType:
+def _job_type(field: Field, resources: Sequence[str]) -> JobType:
+    fields = field.mapping(required=("model", "samples_per_epoch", "epochs", "worker", "server"), optional=None)
+    size, compute = fields.get("model_size_mb"), fields.get("local_compute_seconds")
     return JobType(
-        name=str(entry["model"]),
-        worker=tuple(float(entry["worker"].get(r, 0)) for r in resources),
-        server=tuple(float(entry["server"].get(r, 0)) for r in resources),
-        samples_per_epoch=float(entry["samples_per_epoch"]),
-        epochs=float(entry["epochs"]),
-        model_size_mb=float(entry.get("model_size_mb", 0.0)),
-        compute_seconds=float(entry.get("local_compute_seconds", 0.0)),
+        name=fields["model"].text(),
+        worker=_demand(fields["worker"], resources),
+        server=_demand(fields["server"], resources),
+        samples_per_epoch=fields["samples_per_epoch"].number(above=0),
+        epochs=fields["epochs"].number(above=0),
+        model_size_mb=size.number(least=0) if size else 0.0,
+        compute_seconds=compute.number(least=0) if compute else 0.0,
     )
 
 
-def _trace(path: PathLike, index: int, jobs: Any, workload: Workload) -> Trace:
-    where = f"{path}, trace {index}"
-    if not isinstance(jobs, list) or not jobs:
-        raise ValueError(f"{where} is empty: give at least one job")
-    names = {kind.name: i for i, kind in enumerate(workload.types)}
-    rows = []
-    for position, job in enumerate(jobs):
-        here = f"{where}, job {position}"
-        try:
-            model, number = job["model"], int(job.get("id", position + 1))
-            arrival, epochs = float(job["arrival_slot"]), float(job["epochs"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"{here}: {error!r}; a job has id, arrival_slot, model and epochs") from error
-        if model not in names:
-            raise ValueError(f"{here}: model {model!r} is not in the workload, which has {', '.join(names)}")
-        if not arrival >= 0:
-            raise ValueError(f"{here}: arrival_slot is {arrival:g}, must be 0 or later")
-        if not 0 < epochs < float("inf"):
-            raise ValueError(f"{here}: epochs is {epochs:g}, must be above 0")
-        rows.append((number, names[model], int(arrival), epochs))
-    ids = [row[0] for row in rows]
-    if len(set(ids)) != len(ids):
-        twice = next(i for i in ids if ids.count(i) > 1)
-        raise ValueError(f"{where}: id {twice} appears more than once")
-    columns = np.array(rows, dtype=float).T
-    return make_trace(f"{Path(path).stem}/{index}", columns[0].astype(np.int64), *columns[1:])
+def _demand(field: Field, resources: Sequence[str]) -> Tuple[float, ...]:
+    given = {name: value.number(least=0) for name, value in field.mapping(optional=resources).items()}
+    return tuple(given.get(name, 0.0) for name in resources)
 
 
-def _load(path: PathLike) -> Any:
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}, line {error.lineno}, column {error.colno}: not JSON ({error.msg})") from error
+def _trace(field: Field, name: str, names: Dict[str, int]) -> Trace:
+    rows, seen = [], set()
+    for job in field.items():
+        given = job.mapping(required=("id", "arrival_slot", "model", "epochs"), optional=None)
+        number = given["id"].whole(least=0)
+        if number in seen:
+            raise given["id"].error(f"is {number}, as in a job before it: ids must differ")
+        seen.add(number)
+        kind = names[given["model"].one_of(tuple(names))]
+        rows.append((number, kind, int(given["arrival_slot"].number(least=0)), given["epochs"].number(above=0)))
+    ids, kinds, arrival, epochs = (np.array(column) for column in zip(*rows))
+    return make_trace(name, ids, kinds, arrival, epochs)
