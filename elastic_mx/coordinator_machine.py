@@ -144,10 +144,9 @@ class CoordinatorMachine:
                 joining=joining,
                 generation=self.generation,
                 settings=self.settings.to_dict(),
+                keys=[self.table.placed(number) for number in range(len(self.table.keys))],
             ),
         )
-        if process.role == "server" and self.table.keys:
-            self._send(process.name, self._placed(range(len(self.table.keys))))
         if process.role == "server":
             for optimizer in self.optimizers.values():
                 self._send(process.name, optimizer)

@@ -11,13 +11,16 @@ from mxnet.kvstore import KVStore, KVStoreBase
 
 from elastic_mx import data, engine
 from elastic_mx.catalog import Key
+from elastic_mx.joining import Stores
 from elastic_mx.link import JobError
 from elastic_mx.messages import KeySpec
 from elastic_mx.settings import ProcessSettings
 from elastic_mx.worker import Operation, Worker
 
+NAMES = ("dist_elastic", "dist_elastic_sync", "dist_elastic_async")
+DROP_IN_NAMES = ("dist", "dist_sync", "dist_device_sync", "dist_sync_device", "dist_async", "dist_device_async")
+
 _worker: Optional[Worker] = None
-_stores = 0
 
 
 def worker() -> Worker:
@@ -35,6 +38,9 @@ def worker() -> Worker:
                 "start it with elastic-mx launch -n WORKERS -s SERVERS -- python SCRIPT"
             )
         _worker = Worker(settings)
+        _worker.stores = Stores(
+            _worker, [n for n, c in KVStoreBase.kv_registry.items() if issubclass(c, ElasticKVStore)]
+        )
         atexit.register(_close)
     return _worker
 
@@ -51,11 +57,9 @@ class ElasticKVStore(KVStore):
     asynchronous = False
 
     def __init__(self) -> None:
-        global _stores
         self.handle = None
-        self._number = _stores
-        _stores += 1
         self._worker = worker()
+        self.number = self._worker.add_store(self)
         self._order: Dict[str, Any] = {}
         self._optimizer: Any = None
 
@@ -87,14 +91,20 @@ class ElasticKVStore(KVStore):
     def init(self, key: Any, value: Any) -> None:
         """Define keys with their first values; the first worker's values count."""
         pairs = _pairs(key, value)
-        joining = self._worker.machine.joining
         keys = self._define([(name, arrays[0]) for name, arrays in pairs])
-        if joining or self._worker.rank != 0:
-            return
         for entry, (name, arrays) in zip(keys, pairs):
-            source = _dense(arrays[0])
-            ticket = self._worker.begin_pull()
-            self._enqueue(entry, name, ticket, read=[source], init=True)
+            if self._worker.speaks_first_for(entry):
+                self.init_named(name, _dense(arrays[0]), self._worker.begin_pull())
+
+    def init_named(self, name: str, value: Any, ticket: Any) -> None:
+        """Store a value under a key as the wire names it."""
+        key = self._worker.catalog.keys[self.number, name]
+        self._enqueue(key, name, ticket, read=[value], init=True)
+
+    def pull_named(self, name: str, out: List[Any]) -> None:
+        """Pull a key as the wire names it into arrays on this worker's devices."""
+        key = self._worker.catalog.keys[self.number, name]
+        self._enqueue(key, name, self._worker.begin_pull(), write=out)
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """Define keys and write the first worker's values, or the job's where it trains already, to `out`."""
@@ -106,6 +116,8 @@ class ElasticKVStore(KVStore):
         pairs = _pairs(key, value)
         keys = self._keys(pairs)
         ticket = self._worker.begin_push(keys)
+        if ticket is None:
+            return
         for i, (entry, (name, arrays)) in enumerate(zip(keys, pairs)):
             self._enqueue(entry, name, self._share(ticket, i), read=[_sum(arrays)], priority=priority)
         self._worker.end_call()
@@ -125,6 +137,8 @@ class ElasticKVStore(KVStore):
         outs = [arrays for _, arrays in _pairs(key, value if out is None else out)]
         keys = self._keys(pairs)
         ticket = self._worker.begin_push(keys)
+        if ticket is None:
+            return
         for i, (entry, (name, arrays), targets) in enumerate(zip(keys, pairs, outs)):
             self._enqueue(entry, name, self._share(ticket, i), [_sum(arrays)], targets, priority)
         self._worker.end_call()
@@ -138,7 +152,7 @@ class ElasticKVStore(KVStore):
     def _define(self, named: Sequence[Tuple[str, Any]]) -> List[Key]:
         whole = False
         specs = [
-            KeySpec(self._number, name, tuple(array.shape), np.dtype(array.dtype).name, whole, self.asynchronous)
+            KeySpec(self.number, name, tuple(array.shape), np.dtype(array.dtype).name, whole, self.asynchronous)
             for name, array in named
         ]
         return self._worker.define(specs)
@@ -146,7 +160,7 @@ class ElasticKVStore(KVStore):
     def _keys(self, pairs: Sequence[Tuple[str, List[Any]]]) -> List[Key]:
         keys = []
         for name, _ in pairs:
-            known = self._worker.catalog.keys.get((self._number, name))
+            known = self._worker.catalog.keys.get((self.number, name))
             if known is None:
                 raise mx.base.MXNetError(f"key {name[2:]!r} was not initialised: call init first")
             keys.append(known)
@@ -194,15 +208,8 @@ class ElasticAsyncKVStore(ElasticKVStore):
 
 def register(drop_in: bool = False) -> None:
     """Make the stores known to MXNet under their names; with `drop_in`, under those of MXNet's own as well."""
-    names = {
-        "dist_elastic": ElasticKVStore,
-        "dist_elastic_sync": ElasticKVStore,
-        "dist_elastic_async": ElasticAsyncKVStore,
-    }
-    if drop_in:
-        names.update(dist_sync=ElasticKVStore, dist_device_sync=ElasticKVStore, dist_sync_device=ElasticKVStore)
-        names.update(dist_async=ElasticAsyncKVStore, dist=ElasticKVStore)
-    KVStoreBase.kv_registry.update(names)
+    for name in NAMES + (DROP_IN_NAMES if drop_in else ()):
+        KVStoreBase.kv_registry[name] = ElasticAsyncKVStore if "async" in name else ElasticKVStore
     data.provide(_job)
 
 

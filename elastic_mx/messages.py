@@ -201,6 +201,7 @@ class Welcome(Message, frozen=True):
     joining: bool
     generation: Generation
     settings: Dict[str, Any]
+    keys: List[PlacedKey] = []
 
 
 class Refused(Message, frozen=True):

@@ -84,6 +84,7 @@ class Server:
             self.catalog = Catalog(self._settings.slice_bytes)
             self.values = Values(self.name, self.catalog)
             self.machine = sm.ServerMachine(self.name, message.generation, message.joining)
+            self._on_keys(message.keys)
             if message.joining:
                 self._link.send(m.Ready())
         elif isinstance(message, m.Release):
@@ -91,7 +92,7 @@ class Server:
         elif self.machine is None:
             logger.warning("%s before Welcome", message)
         elif isinstance(message, m.KeysPlaced):
-            self._on_keys(message)
+            self._on_keys(message.keys)
         elif isinstance(message, m.SetOptimizer):
             self._set_optimizer(message.store, message.description)
         elif isinstance(message, m.Prepare):
@@ -109,9 +110,9 @@ class Server:
                     self.catalog.move([move])
             self._carry_out(self.machine.commit(message.generation))
 
-    def _on_keys(self, message: m.KeysPlaced) -> None:
+    def _on_keys(self, keys: Sequence[m.PlacedKey]) -> None:
         assert self.machine is not None
-        for placed in message.keys:
+        for placed in keys:
             key = self.catalog.add(placed)
             mine = [s for s in key.slices if self.catalog.owner[s] == self.name]
             self.machine.define(mine, key.spec.asynchronous)

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import zmq
@@ -88,6 +88,11 @@ class Worker:
         self.meter = Meter()
         self._begin: Optional[m.Begin] = None
         self.finished = False
+        self.stores: Any = None
+        self.next_store = 0
+        self._received = True
+        self._skipping: Optional[Set[int]] = None
+        self._known_at_start: Set[int] = set()
         self._link = ControlLink(self._context, settings)
         self._link.register("worker")
         welcome = self._link.receive()
@@ -96,7 +101,10 @@ class Worker:
         self.job = JobSettings(**welcome.settings)
         self.catalog = Catalog(self.job.slice_bytes)
         self.machine = WorkerMachine(self.name, welcome.generation, welcome.joining)
+        for placed in welcome.keys:
+            self.catalog.add(placed)
         self._cut = -1
+        self._spoken = -1
         self._on_resize: List[Callable[[Dict[str, Any]], None]] = []
         for server, address in welcome.generation.servers.items():
             self._connect(server, address)
@@ -142,16 +150,28 @@ class Worker:
 
     def join(self, limits: Limits) -> Position:
         """Become a member if this worker is none yet; see `elastic_mx.data.job.Job.join`."""
+        joining = self.machine.joining
+        if joining and self.stores is not None:
+            self.stores.before_ready()
+            self._known_at_start = {key.first for key in self.catalog.keys.values()}
+            self._received = False
         ready = m.Ready(max_workers=limits.max_workers or 0)
         with self._changed:
             self._call(lambda: self._link.send(ready))
             self._wait(lambda: not self.machine.joining)
             if self._joined is None:
                 self._joined = Position(step=self.machine.begun + 1, history=((0, self.num_workers),))
-            return self._joined
+        if joining and self.stores is not None:
+            if self.stores.gradients_are_computed():
+                self._skipping = set()
+            self.stores.receive()
+        return self._joined
 
     def deal(self, step: int) -> Share:
         """The membership of `step`; see `elastic_mx.data.job.Job.deal`."""
+        if not self._received:
+            self._received = True
+            self.stores.receive()
         with self._changed:
             generation = self._patiently(lambda: self.machine.deal(step))
         if self.name not in generation.workers or self.finished:
@@ -166,21 +186,80 @@ class Worker:
         with self._changed:
             return self.machine.begun + 1
 
-    def begin_push(self, keys: Sequence[Key]) -> Ticket:
+    def add_store(self, store: Any) -> int:
+        """A script's store begins; return its number, by which its keys are told from another's."""
+        number = self.next_store
+        self.next_store += 1
+        while self.next_store in self.stores.stores:
+            self.next_store += 1
+        self.stores.stores[number] = store
+        return number
+
+    def speaks_first_for(self, key: Key) -> bool:
+        """Whether this worker is the one whose value a new key begins with."""
+        return not self.machine.joining and self.rank == 0 and key.first not in self._known_at_start
+
+    def begin_push(self, keys: Sequence[Key]) -> Optional[Ticket]:
         """A push of `keys` begins: which step and generation it belongs to.
+
+        Returns:
+            None where nothing is to be pushed: a joining worker's gradients of before it had the job's weights.
 
         Raises:
             Released: this worker has no part in that step.
         """
         self._must_be_member()
+        numbers = [key.first for key in keys]
+        if self._skipping is not None:
+            if not self._skipping.intersection(numbers):
+                self._skipping.update(numbers)
+                return None
+            self._skipping = None
         with self._changed:
             try:
-                ticket = self._patiently(lambda: self.machine.begin_push([key.first for key in keys]))
+                ticket = self._patiently(lambda: self.machine.begin_push(numbers))
             except NotAMember:
                 self._wake()
                 raise Released(0) from None
-            self.meter.step_began(ticket.step, time.monotonic())
+            finally:
+                last_words = self._last_words()
+        self._speak(last_words)
+        self.meter.step_began(ticket.step, time.monotonic())
+        return ticket
+
+    def begin_last_word(self, ticket: Ticket) -> Ticket:
+        """One more value goes out before the switch that `ticket` holds."""
+        with self._changed:
+            self.machine.hold(ticket.phase)
             return ticket
+
+    def _last_words(self) -> Optional[Ticket]:
+        """If the machine has just changed its phase and this worker speaks for the members, hold the switch.
+
+        Called with the lock held. Returns the ticket under which to send what no push carries, before the markers.
+        """
+        plan, phase = self.machine.pending_switch, self.machine.routing
+        if plan is None or self.stores is None or plan.generation.number == self._spoken:
+            return None
+        self._spoken = plan.generation.number
+        before = self.machine.workers_before(plan.generation.number)
+        staying = [worker for worker in before if worker in plan.generation.workers]
+        if len(staying) == len(plan.generation.workers) or (staying or before)[0] != self.name:
+            return None
+        self.machine.hold(phase)
+        assert plan.step is not None
+        return Ticket(phase, phase, plan.step - 1)
+
+    def _speak(self, ticket: Optional[Ticket]) -> None:
+        """Send what no push carries, then let the switch happen."""
+        if ticket is None:
+            return
+        try:
+            self.stores.send(ticket)
+        finally:
+            with self._changed:
+                self.machine.completed(ticket.phase)
+                self._wake()
 
     def begin_pull(self) -> Ticket:
         """A pull begins: how it is routed. A joining worker becomes a member first."""
@@ -201,9 +280,19 @@ class Worker:
     def end_call(self) -> None:
         """All operations of a script's call have begun."""
         with self._changed:
-            self.machine.end_call()
+            if self.machine.may_end_step() and not self._must_switch_late():
+                self.machine.end_call()
+            last_words = self._last_words()
             if self.machine.pending_switch is not None:
                 self._wake()
+        self._speak(last_words)
+
+    def _must_switch_late(self) -> bool:
+        """Whether a worker joins that needs weights which are complete only once this step's update is under way."""
+        plan = self.machine.plan
+        assert plan is not None
+        joins = any(w not in self.machine.membership(self.machine.begun).workers for w in plan.generation.workers)
+        return joins and self.stores is not None and bool(self.stores.updates_on_workers())
 
     def submit(self, operation: Operation) -> None:
         """Hand an operation over whose arrays are ready. May be called from any thread; does not block."""
@@ -212,8 +301,7 @@ class Worker:
 
     def set_optimizer(self, store: int, description: Dict[str, Any]) -> None:
         """Give a store's servers their optimizer; the first worker's word counts."""
-        self._must_be_member()
-        if self.rank != 0:
+        if self.machine.joining or self.rank != 0:
             return
 
         def send() -> None:

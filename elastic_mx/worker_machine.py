@@ -98,13 +98,17 @@ class WorkerMachine:
 
     def _ticket(self, step: int) -> Ticket:
         self.operations += 1
-        self.outstanding[self.phase] = self.outstanding.get(self.phase, 0) + 1
+        self.hold(self.phase)
         return Ticket(self.phase, self.membership(step).number, step)
 
     def begin_more(self, ticket: Ticket) -> None:
         """One more operation of a call goes with the ticket of its first."""
         self.operations += 1
-        self.outstanding[ticket.phase] += 1
+        self.hold(ticket.phase)
+
+    def hold(self, phase: int) -> None:
+        """One more answer is awaited before the switch to the phase after `phase`."""
+        self.outstanding[phase] = self.outstanding.get(phase, 0) + 1
 
     def _enter(self, step: int) -> None:
         plan = self.plan
@@ -119,17 +123,31 @@ class WorkerMachine:
         self.pushed_now = set()
         self.operations_before, self.operations = self.operations if self.operations_before >= 0 else 0, 0
 
+    def may_end_step(self) -> bool:
+        """Whether `end_call` would switch now."""
+        plan = self.plan
+        if plan is None or plan.step is None or self.begun != plan.step - 1 or self.begun < 0:
+            return False
+        return self.operations == self.operations_before and self.pushed_now == self.pushed_ever
+
+    def workers_before(self, generation: int) -> Tuple[str, ...]:
+        """The members of the generation before `generation`."""
+        before: Tuple[str, ...] = ()
+        for _, membership in self.memberships:
+            if membership.number == generation:
+                break
+            before = membership.workers
+        return before
+
     def end_call(self) -> None:
         """A call of the script has begun all its operations: if it looks like the step's last, switch already.
 
         It does where the step has pushed every key that was ever pushed and has as many operations as the one
         before; if more follow all the same, they are routed by the new generation and counted for the old one.
         """
-        plan = self.plan
-        if plan is None or plan.step is None or self.begun != plan.step - 1 or self.begun < 0:
-            return
-        if self.operations == self.operations_before and self.pushed_now == self.pushed_ever:
-            self._change_phase(plan)
+        if self.may_end_step():
+            assert self.plan is not None
+            self._change_phase(self.plan)
 
     def _change_phase(self, plan: _Plan) -> None:
         self.pending_switch = plan

@@ -1,5 +1,7 @@
 """Whole jobs with real processes: rounds add up, and servers and workers come and go while they run."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -36,3 +38,34 @@ def test_a_worker_joins_and_leaves_and_each_round_has_the_members_sum(tmp_path):
     expected = np.array([[1, 2, 3, 4]] * 600)
     expected[first:last] *= 2
     assert np.array_equal(totals, expected)
+
+
+def train(tmp_path, changes=(), workers=1, **env):
+    """Run scripts/gluon.py through `changes` (step to wait for, workers, servers); what each worker left behind."""
+    with Job("gluon.py", workers=workers, servers=1, out=tmp_path, **env) as job:
+        for number, (step, wanted, servers) in enumerate(changes):
+            job.wait_for_step(step)
+            reply = job.scale(number + 1, workers=wanted, servers=servers)
+            assert reply.error == ""
+        assert set(job.wait(90).values()) == {0}
+    return {
+        path.stem: (json.loads(path.read_text()), dict(np.load(path.with_suffix(".npz"))))
+        for path in tmp_path.glob("*.json")
+    }
+
+
+@pytest.mark.parametrize("loaders", [0, 2])
+@pytest.mark.parametrize("update", ["worker"])
+def test_workers_that_come_and_go_use_each_sample_once_and_train_as_one_would(tmp_path, update, loaders):
+    env = dict(UPDATE=update, LOADERS=loaders, EPOCHS=14, NORM=0, DEFERRED=0)
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "elastic").mkdir()
+    alone = train(tmp_path / "alone", **env)["worker-0"]
+    ended = train(tmp_path / "elastic", changes=[(5, 3, None), (25, 2, None)], PAUSE=0.05, **env)
+    assert len(ended) == 3
+    for epoch in range(14):
+        used = sorted(i for record, _ in ended.values() for e, batch in record["used"] if e == epoch for i in batch)
+        assert used == list(range(480)), f"epoch {epoch}"
+    for name in ("worker-0", "worker-1"):
+        for parameter, value in ended[name][1].items():
+            np.testing.assert_allclose(value, alone[1][parameter], rtol=1e-4, atol=1e-5)
