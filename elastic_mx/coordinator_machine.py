@@ -145,11 +145,9 @@ class CoordinatorMachine:
                 generation=self.generation,
                 settings=self.settings.to_dict(),
                 keys=[self.table.placed(number) for number in range(len(self.table.keys))],
+                optimizers=list(self.optimizers.values()),
             ),
         )
-        if process.role == "server":
-            for optimizer in self.optimizers.values():
-                self._send(process.name, optimizer)
 
     def _on_ready(self, sender: str, message: m.Ready, now: float) -> None:
         process = self._process(sender)

@@ -37,6 +37,9 @@ class Stores:
             carry.finish_initialization(trainer, self._shapes()[number])
             self.worker.next_store = number
             trainer._init_kvstore()
+            # Trainer refuses another scale than the one that it began with, and it began before its first step.
+            attributes = self.worker.optimizers.get(number, {}).get("attributes", {})
+            trainer._optimizer.rescale_grad = attributes.get("rescale_grad", trainer._optimizer.rescale_grad)
 
     def _shapes(self) -> Dict[int, Dict[str, Tuple[int, ...]]]:
         """The shapes of the job's keys, by store."""

@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 from mxnet.kvstore import KVStore, KVStoreBase
 
-from elastic_mx import data, engine
+from elastic_mx import data, engine, optimizers
 from elastic_mx.catalog import Key
 from elastic_mx.joining import Stores
 from elastic_mx.link import JobError
@@ -62,6 +62,7 @@ class ElasticKVStore(KVStore):
         self.number = self._worker.add_store(self)
         self._order: Dict[str, Any] = {}
         self._optimizer: Any = None
+        self._whole = False
 
     def __del__(self) -> None:
         """Nothing to free: there is no handle."""
@@ -95,6 +96,26 @@ class ElasticKVStore(KVStore):
         for entry, (name, arrays) in zip(keys, pairs):
             if self._worker.speaks_first_for(entry):
                 self.init_named(name, _dense(arrays[0]), self._worker.begin_pull())
+
+    def set_optimizer(self, optimizer: Any) -> None:
+        """Have the servers update the values with an optimizer; its learning rate and the like may change later.
+
+        Raises:
+            ValueError: it needs whole tensors and keys were cut into slices already.
+        """
+        whole = optimizers.needs_whole_tensors(optimizer)
+        if whole and not self._whole and any(store == self.number for store, _ in self._worker.catalog.keys):
+            raise ValueError(
+                f"{type(optimizer).__name__} needs whole tensors: call set_optimizer before init, not after it"
+            )
+        self._optimizer, self._whole = optimizer, whole
+        self._worker.set_optimizer(self.number, optimizers.describe(optimizer))
+
+    def _scalars(self, ticket: Any) -> Optional[Dict[str, float]]:
+        """The optimizer's hyper-parameters for a step; they ride on its pushes."""
+        if self._optimizer is None:
+            return None
+        return optimizers.scalars(self._optimizer, ticket.step + 1)
 
     def init_named(self, name: str, value: Any, ticket: Any) -> None:
         """Store a value under a key as the wire names it."""
@@ -150,9 +171,8 @@ class ElasticKVStore(KVStore):
     # ----------------------------------------------------------------------------------------------- helpers
 
     def _define(self, named: Sequence[Tuple[str, Any]]) -> List[Key]:
-        whole = False
         specs = [
-            KeySpec(self.number, name, tuple(array.shape), np.dtype(array.dtype).name, whole, self.asynchronous)
+            KeySpec(self.number, name, tuple(array.shape), np.dtype(array.dtype).name, self._whole, self.asynchronous)
             for name, array in named
         ]
         return self._worker.define(specs)
@@ -182,6 +202,7 @@ class ElasticKVStore(KVStore):
             order = self._order[name] = engine.Variable()
         first = write[0] if write else None
         client = self._worker
+        scalars = self._scalars(ticket) if read and not init else None
 
         def start(done: Callable[[], None]) -> None:
             client.submit(
@@ -192,6 +213,7 @@ class ElasticKVStore(KVStore):
                     push=engine.view(read[0]).reshape(-1) if read else None,
                     pull=engine.view(first).reshape(-1) if first is not None else None,
                     init=init,
+                    scalars=scalars,
                 )
             )
 

@@ -110,6 +110,13 @@ class Ready(Message, frozen=True):
     max_workers: int = 0
 
 
+class SetOptimizer(Message, frozen=True):
+    """The optimizer of a store, described in plain data (optimizers.py); passed on to every server."""
+
+    store: int
+    description: Dict[str, Any]
+
+
 class DefineKeys(Message, frozen=True):
     """A worker defines keys. Defining a known key again is how a joining worker learns where it is."""
 
@@ -141,13 +148,6 @@ class Settled(Message, frozen=True):
     generation: int
     stall_seconds: float
     median_step_seconds: float
-
-
-class SetOptimizer(Message, frozen=True):
-    """The optimizer of a store, described in plain data (optimizers.py); passed on to every server."""
-
-    store: int
-    description: Dict[str, Any]
 
 
 class Report(Message, frozen=True):
@@ -202,6 +202,7 @@ class Welcome(Message, frozen=True):
     generation: Generation
     settings: Dict[str, Any]
     keys: List[PlacedKey] = []
+    optimizers: List[SetOptimizer] = []
 
 
 class Refused(Message, frozen=True):

@@ -12,6 +12,7 @@ import sys
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+import numpy as np
 import zmq
 
 from elastic_mx import messages as m
@@ -44,7 +45,7 @@ class Server:
         self._early: List[Tuple[bytes, List[Any]]] = []
         self._moves: Dict[int, List[m.Move]] = {}
         self._left_at: Dict[int, int] = {}
-        self._optimizers: Dict[int, Dict[str, Any]] = {}
+        self._allowed = settings.optimizers
         self._bytes_in = 0
         self._cut_at = 0.0
         self._released = False
@@ -85,6 +86,8 @@ class Server:
             self.values = Values(self.name, self.catalog)
             self.machine = sm.ServerMachine(self.name, message.generation, message.joining)
             self._on_keys(message.keys)
+            for optimizer in message.optimizers:
+                self._set_optimizer(optimizer.store, optimizer.description)
             if message.joining:
                 self._link.send(m.Ready())
         elif isinstance(message, m.Release):
@@ -114,6 +117,7 @@ class Server:
         assert self.machine is not None
         for placed in keys:
             key = self.catalog.add(placed)
+            self.values.define(key)
             mine = [s for s in key.slices if self.catalog.owner[s] == self.name]
             self.machine.define(mine, key.spec.asynchronous)
         early, self._early = self._early, []
@@ -151,7 +155,7 @@ class Server:
         machine = self.machine
         assert machine is not None
         if isinstance(message, wire.Push):
-            sources = self._sources(sender, message.slices, frames)
+            sources = self._sources(sender, message.slices, frames, message.scalars)
             return machine.push(sender, message.generation, message.slices, sources)
         if isinstance(message, wire.Pull):
             return machine.pull(sender, message.slices, message.cut)
@@ -173,18 +177,20 @@ class Server:
         """Open a worker's arena, unless the job says tcp."""
         arena = open_peer(message.pid, message.fd, message.nonce) if self._settings.transport != "tcp" else None
         if arena is not None:
-            self._arenas[sender] = Shared(arena)
+            self._arenas[sender] = arena
         own = self.values.arena
         self._reply(sender, wire.Attached(arena is not None, os.getpid(), own.fd, own.nonce))
 
-    def _sources(self, sender: str, slices: Sequence[int], frames: Sequence[Any]) -> List[Any]:
+    def _sources(
+        self, sender: str, slices: Sequence[int], frames: Sequence[Any], scalars: Optional[Dict[str, float]] = None
+    ) -> List[Any]:
         if not frames and sender in self._arenas:
-            return [self._arenas[sender]] * len(slices)
+            return [Shared(self._arenas[sender], scalars)] * len(slices)
         sizes = [self.catalog.size[s] for s in slices]
-        return [Sent(piece) for piece in wire.split_frames([f.buffer for f in frames], sizes, sender)]
+        return [Sent(piece, scalars) for piece in wire.split_frames([f.buffer for f in frames], sizes, sender)]
 
     def _set_optimizer(self, store: int, description: Dict[str, Any]) -> None:
-        self._optimizers[store] = description
+        self.values.set_optimizer(store, description, self._allowed)
 
     # -------------------------------------------------------------------------------------------- instructions
 
@@ -223,11 +229,14 @@ class Server:
         moved = {move.slice: move for move in self._moves[instruction.generation]}
         slices = instruction.slices
         versions = [0] * len(slices)
-        message = wire.Migrate(instruction.generation, slices, versions, [], self._optimizers)
+        states, arrays = self.values.dump_states(slices)
+        optimizers = {store: optimizer.description for store, optimizer in self.values.optimizers.items()}
+        message = wire.Migrate(instruction.generation, slices, versions, states, optimizers)
         ranges = wire.runs(slices, self.catalog.offset, self.catalog.size)
         arena = self.values.arena.bytes
         peer = self._peers[instruction.target]
-        peer.send_multipart([wire.encode(message), *(arena[start:stop] for start, stop in ranges)])
+        values = [arena[start:stop] for start, stop in ranges]
+        peer.send_multipart([wire.encode(message), *values, *(memoryview(a).cast("B") for a in arrays)])
         for s in slices:
             self._left_at[s] = self.catalog.offset[s]
             self.catalog.move([moved[s]])
@@ -235,11 +244,14 @@ class Server:
     def _receive_slices(self, sender: str, message: wire.Migrate, frames: Sequence[Any]) -> List[sm.Instruction]:
         assert self.machine is not None
         for store, description in message.optimizers.items():
-            if store not in self._optimizers:
-                self._set_optimizer(store, description)
+            self._set_optimizer(store, description)
         sizes = [self.catalog.size[s] for s in message.slices]
-        pieces = wire.split_frames([f.buffer for f in frames], sizes, sender)
+        buffers = [frame.buffer for frame in frames]
+        first_state = len(buffers) - sum(count for _, count in message.states)
+        pieces = wire.split_frames(buffers[:first_state], sizes, sender)
         self.values.store(message.slices, [Sent(piece) for piece in pieces])
+        arrays = [np.frombuffer(buffer, np.uint8) for buffer in buffers[first_state:]]
+        self.values.load_states(message.slices, message.states, arrays)
         self._bytes_in += sum(sizes)
         self._reply(sender, wire.Migrated(message.generation, message.slices))
         asynchronous = [self.catalog.key_of[s].spec.asynchronous for s in message.slices]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Mapping, Tuple
 
 MIB = 1024 * 1024
 TRANSPORTS = ("auto", "shm", "tcp")
@@ -49,15 +49,23 @@ class JobSettings:
 
 @dataclass(frozen=True)
 class ProcessSettings:
-    """How one process finds its job: `coordinator` is its address (``tcp://host:port``), `name` this process's."""
+    """How one process finds its job.
+
+    Args:
+        coordinator: the coordinator's address, ``tcp://host:port``.
+        name: this process's name in the job.
+        trace: print every message on stderr.
+        optimizers: the ``module:Class`` paths of optimizers that a server may import.
+    """
 
     coordinator: str
     name: str
     trace: bool = False
+    optimizers: Tuple[str, ...] = ()
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> ProcessSettings | None:
-        """Read ELASTIC_MX_COORDINATOR, ELASTIC_MX_NAME and ELASTIC_MX_TRACE; None outside a job."""
+        """Read ELASTIC_MX_COORDINATOR, _NAME, _TRACE and _OPTIMIZERS; None outside a job."""
         coordinator = environment.get("ELASTIC_MX_COORDINATOR")
         if not coordinator:
             return None
@@ -66,10 +74,14 @@ class ProcessSettings:
             raise ValueError(
                 "ELASTIC_MX_COORDINATOR is set but ELASTIC_MX_NAME is not: start the script with elastic-mx launch"
             )
-        return cls(coordinator, name, trace=environment.get("ELASTIC_MX_TRACE", "") not in ("", "0"))
+        trace = environment.get("ELASTIC_MX_TRACE", "") not in ("", "0")
+        optimizers = tuple(filter(None, environment.get("ELASTIC_MX_OPTIMIZERS", "").split(",")))
+        return cls(coordinator, name, trace, optimizers)
 
     def to_environment(self) -> Dict[str, str]:
         environment = {"ELASTIC_MX_COORDINATOR": self.coordinator, "ELASTIC_MX_NAME": self.name}
         if self.trace:
             environment["ELASTIC_MX_TRACE"] = "1"
+        if self.optimizers:
+            environment["ELASTIC_MX_OPTIMIZERS"] = ",".join(self.optimizers)
         return environment

@@ -6,12 +6,12 @@ Which round is complete is server_machine.py's, and who is told server.py's.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from elastic_mx.arena import Arena
-from elastic_mx.catalog import Catalog
+from elastic_mx.catalog import Catalog, Key
 
 CHUNK_BYTES = 256 * 1024
 
@@ -21,6 +21,7 @@ class Shared:
     """A contribution that lies in its worker's arena, at the slice's own place."""
 
     arena: np.ndarray
+    scalars: Optional[Dict[str, float]] = None
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Sent:
     """A contribution that came in a frame: the slice's bytes (uint8)."""
 
     data: np.ndarray
+    scalars: Optional[Dict[str, float]] = None
 
 
 class Values:
@@ -36,6 +38,8 @@ class Values:
     def __init__(self, name: str, catalog: Catalog) -> None:
         self.catalog = catalog
         self.arena = Arena(name)
+        self.optimizers: Dict[int, Any] = {}
+        self._gradient = np.empty(0, np.uint8)
 
     def bytes_of(self, s: int) -> np.ndarray:
         """The bytes (uint8) of slice `s`."""
@@ -55,10 +59,65 @@ class Values:
     def apply(self, slices: Sequence[int], contributions: Sequence[List[Tuple[str, Any]]]) -> None:
         """Add each slice's contributions in order and make the sum its value, or update the value with it."""
         for s, parts in zip(slices, contributions):
-            dtype = self.catalog.key_of[s].dtype
-            total = self.bytes_of(s).view(dtype)
-            arrays = [self._resolve(s, source).view(dtype) for _, source in parts]
-            add_in_order(arrays, total)
+            key = self.catalog.key_of[s]
+            arrays = [self._resolve(s, source).view(key.dtype) for _, source in parts]
+            optimizer = self.optimizers.get(key.spec.store)
+            if optimizer is None or not updated(key):
+                add_in_order(arrays, self.bytes_of(s).view(key.dtype))
+                continue
+            gradient = self._sum(s, arrays)
+            if parts[0][1].scalars:
+                optimizer.set_scalars(parts[0][1].scalars)
+            optimizer.update(s, self.array(s), gradient)
+
+    def _sum(self, s: int, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """The sum of a round's gradients, of the slice's shape; valid until the next one."""
+        shape = self.catalog.key_of[s].slice_shape(s)
+        if len(arrays) == 1:
+            return arrays[0].reshape(shape)
+        nbytes = arrays[0].nbytes
+        if len(self._gradient) < nbytes:
+            self._gradient = np.empty(nbytes, np.uint8)
+        total = self._gradient[:nbytes].view(arrays[0].dtype)
+        add_in_order(arrays, total)
+        return total.reshape(shape)
+
+    def set_optimizer(self, store: int, description: Dict[str, Any], allowed_imports: Sequence[str]) -> None:
+        """Update the values of a store with an optimizer from now on; the first description counts."""
+        from elastic_mx.optimizers import ServerOptimizer
+
+        if store in self.optimizers:
+            return
+        self.optimizers[store] = optimizer = ServerOptimizer(description, allowed_imports)
+        for s, key in self.catalog.key_of.items():
+            if key.spec.store == store:
+                optimizer.define(s, key.spec.key)
+
+    def define(self, key: Key) -> None:
+        """A key was added to the catalog."""
+        optimizer = self.optimizers.get(key.spec.store)
+        if optimizer is not None:
+            for s in key.slices:
+                optimizer.define(s, key.spec.key)
+
+    def dump_states(self, slices: Sequence[int]) -> Tuple[List[Any], List[np.ndarray]]:
+        """The optimizer states of slices: a structure for each, and all their arrays in order."""
+        structures: List[Any] = []
+        arrays: List[np.ndarray] = []
+        for s in slices:
+            optimizer = self.optimizers.get(self.catalog.key_of[s].spec.store)
+            structure, own = optimizer.dump(s) if optimizer is not None else (None, [])
+            structures.append([structure, len(own)])
+            arrays.extend(own)
+        return structures, arrays
+
+    def load_states(self, slices: Sequence[int], structures: Sequence[Any], arrays: Sequence[np.ndarray]) -> None:
+        """Take over what `dump_states` returned on another server."""
+        at = 0
+        for s, (structure, count) in zip(slices, structures):
+            if structure is not None:
+                self.optimizers[self.catalog.key_of[s].spec.store].load(s, structure, arrays[at : at + count])
+            at += count
 
     def _resolve(self, s: int, source: Any) -> np.ndarray:
         """The bytes of a contribution to slice `s`."""
@@ -71,6 +130,14 @@ class Values:
         """Give back the memory of slices that have left."""
         for s, offset in zip(slices, offsets):
             self.arena.release(offset, self.catalog.size[s])
+            optimizer = self.optimizers.get(self.catalog.key_of[s].spec.store)
+            if optimizer is not None:
+                optimizer.forget(s)
+
+
+def updated(key: Key) -> bool:
+    """Whether an optimizer updates this key: those that carry states and statistics it does not."""
+    return key.spec.key[:2] in ("i:", "s:")
 
 
 def add_in_order(arrays: Sequence[np.ndarray], out: np.ndarray) -> None:

@@ -103,6 +103,7 @@ class Worker:
         self.machine = WorkerMachine(self.name, welcome.generation, welcome.joining)
         for placed in welcome.keys:
             self.catalog.add(placed)
+        self.optimizers = {optimizer.store: optimizer.description for optimizer in welcome.optimizers}
         self._cut = -1
         self._spoken = -1
         self._on_resize: List[Callable[[Dict[str, Any]], None]] = []
@@ -608,24 +609,26 @@ class _Outbox:
     """What one pass over the operations sends: per server one message for its pushes and one for its pulls."""
 
     worker: Worker
-    pushes: Dict[Tuple[str, bool, int], List[int]] = field(default_factory=dict)
+    pushes: Dict[Tuple[str, bool, int, int], List[int]] = field(default_factory=dict)
     pulls: Dict[str, List[int]] = field(default_factory=dict)
-    scalars: Dict[int, Optional[Dict[str, float]]] = field(default_factory=dict)
+    scalars: Dict[Tuple[int, int], Optional[Dict[str, float]]] = field(default_factory=dict)
 
     def push(self, operation: Operation, s: int, part: np.ndarray) -> None:
         """Copy a part into this worker's arena for its server, to be announced with the others."""
         catalog = self.worker.catalog
         server, offset, size = catalog.owner[s], catalog.offset[s], catalog.size[s]
         np.copyto(self.worker._channels[server].arena.bytes[offset : offset + size].view(part.dtype), part)
-        self.pushes.setdefault((server, operation.init, operation.ticket.generation), []).append(s)
-        self.scalars[operation.ticket.generation] = operation.scalars
+        generation, store = operation.ticket.generation, operation.key.spec.store
+        self.pushes.setdefault((server, operation.init, generation, store), []).append(s)
+        self.scalars[generation, store] = operation.scalars
 
     def pull(self, s: int) -> None:
         self.pulls.setdefault(self.worker.catalog.owner[s], []).append(s)
 
     def flush(self) -> None:
-        for (server, init, generation), slices in self.pushes.items():
-            message: wire.Data = wire.Init(slices) if init else wire.Push(generation, slices, self.scalars[generation])
+        for (server, init, generation, store), slices in self.pushes.items():
+            scalars = self.scalars[generation, store]
+            message: wire.Data = wire.Init(slices) if init else wire.Push(generation, slices, scalars)
             self._send(server, message, slices)
         for server, slices in self.pulls.items():
             self._send(server, wire.Pull(slices, self.worker._cut))

@@ -17,25 +17,30 @@ def test_each_round_is_the_sum_over_the_workers(tmp_path, transport):
 
 
 def test_servers_come_and_go_without_changing_a_sum(tmp_path):
-    with Job("rounds.py", workers=2, servers=1, out=tmp_path, STEPS=400, PAUSE=0.01) as job:
+    stop = tmp_path / "stop"
+    with Job("rounds.py", workers=2, servers=1, out=tmp_path, STEPS=100000, PAUSE=0.01, STOP=stop) as job:
         job.wait_for_step(5)
         for number, servers in enumerate((2, 3, 1, 2)):
             reply = job.scale(number + 1, servers=servers)
             assert reply.error == "" and reply.body["servers"] == servers
+        stop.touch()
         assert set(job.wait().values()) == {0}
-    assert np.array_equal(np.load(tmp_path / "worker-0.npy"), [[2, 4, 6, 8]] * 400)
+    totals = np.load(tmp_path / "worker-0.npy")
+    assert np.array_equal(totals, [[2, 4, 6, 8]] * len(totals))
 
 
 def test_a_worker_joins_and_leaves_and_each_round_has_the_members_sum(tmp_path):
-    with Job("rounds.py", workers=1, servers=1, out=tmp_path, STEPS=600, PAUSE=0.01) as job:
+    stop = tmp_path / "stop"
+    with Job("rounds.py", workers=1, servers=1, out=tmp_path, STEPS=100000, PAUSE=0.01, STOP=stop) as job:
         job.wait_for_step(5)
         up = job.scale(1, workers=2)
         down = job.scale(2, workers=1)
         assert up.error == down.error == ""
+        stop.touch()
         assert set(job.wait().values()) == {0}
     totals = np.load(tmp_path / "worker-0.npy")
     first, last = up.body["step"], down.body["step"]
-    expected = np.array([[1, 2, 3, 4]] * 600)
+    expected = np.array([[1, 2, 3, 4]] * len(totals))
     expected[first:last] *= 2
     assert np.array_equal(totals, expected)
 
@@ -55,15 +60,15 @@ def train(tmp_path, changes=(), workers=1, **env):
 
 
 @pytest.mark.parametrize("loaders", [0, 2])
-@pytest.mark.parametrize("update", ["worker"])
+@pytest.mark.parametrize("update", ["worker", "server"])
 def test_workers_that_come_and_go_use_each_sample_once_and_train_as_one_would(tmp_path, update, loaders):
-    env = dict(UPDATE=update, LOADERS=loaders, EPOCHS=14, NORM=0, DEFERRED=0)
+    env = dict(UPDATE=update, LOADERS=loaders, EPOCHS=20, NORM=0, DEFERRED=0)
     (tmp_path / "alone").mkdir()
     (tmp_path / "elastic").mkdir()
     alone = train(tmp_path / "alone", **env)["worker-0"]
     ended = train(tmp_path / "elastic", changes=[(5, 3, None), (25, 2, None)], PAUSE=0.05, **env)
     assert len(ended) == 3
-    for epoch in range(14):
+    for epoch in range(20):
         used = sorted(i for record, _ in ended.values() for e, batch in record["used"] if e == epoch for i in batch)
         assert used == list(range(480)), f"epoch {epoch}"
     for name in ("worker-0", "worker-1"):

@@ -1,4 +1,4 @@
-"""A raw kvstore script: STEPS rounds of pushing gradients that depend on worker and step, and pulling the sums."""
+"""A raw kvstore script: STEPS rounds of pushing and pulling sums, or until the file STOP exists for some worker."""
 
 import os
 import time
@@ -8,17 +8,24 @@ import mxnet as mx
 import numpy as np
 
 steps = int(os.environ.get("STEPS", "20"))
+stop = os.environ.get("STOP", "")
 shapes = [(3,), (700, 100), (1,), (40, 5, 2)]
 kv = mx.kv.create("dist_elastic")
 for i, shape in enumerate(shapes):
     kv.init(i, mx.nd.zeros(shape))
+kv.init("stop", mx.nd.zeros((1,)))
 totals = []
 for _ in range(steps):
     outs = [mx.nd.zeros(shape) for shape in shapes]
     for i, shape in enumerate(shapes):
         kv.push(i, mx.nd.ones(shape) * (i + 1))
         kv.pull(i, out=outs[i])
+    if stop:
+        asked = mx.nd.ones((1,)) * os.path.exists(stop)
+        kv.pushpull("stop", asked)
     totals.append([float(out.asnumpy().mean()) for out in outs])
+    if stop and asked.asscalar() > 0:
+        break
     time.sleep(float(os.environ.get("PAUSE", "0")))
 if "OUT" in os.environ:
     np.save(os.environ["OUT"] + ".npy", np.array(totals))
