@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
-from typing import Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import click
 
 # name: module, attribute, one line of help. Importing nothing here keeps --help fast.
 COMMANDS: Dict[str, Tuple[str, str, str]] = {
+    "scale": ("launcher.commands", "scale", "Give a job another size while it trains."),
     "simulate": ("scheduler.commands", "simulate", "Compare scheduling policies in the simulator."),
+    "status": ("launcher.commands", "status", "Show the jobs of this machine, or all about one."),
+    "stop": ("launcher.commands", "stop", "End a job."),
 }
 
 
 class LazyGroup(click.Group):
-    """A group that knows its subcommands by name and help, and imports one when it is used."""
+    """A group that knows its subcommands by name and help, imports one when it is used, and errs in one line."""
 
     def list_commands(self, ctx: click.Context) -> List[str]:
         return sorted(COMMANDS)
@@ -30,6 +34,33 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
 
+    def main(  # type: ignore[override]
+        self,
+        args: Optional[Sequence[str]] = None,
+        prog_name: Optional[str] = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command; what a user did wrong is told in one line on stderr, without click's usage lines."""
+        if not standalone_mode:
+            return super().main(args, prog_name, standalone_mode=False, **extra)
+        try:
+            status = super().main(args, prog_name, standalone_mode=False, **extra)
+        except click.ClickException as error:
+            if (
+                type(error).__name__ == "NoArgsIsHelpError"
+            ):  # its message is the help; older releases have no such class
+                error.show()
+                sys.exit(error.exit_code)
+            message = " ".join(error.format_message().split())
+            if isinstance(error, click.UsageError) and error.ctx is not None:
+                message += f" ({error.ctx.command_path} --help tells more)"
+            click.echo(f"Error: {message}", err=True)
+            sys.exit(error.exit_code)
+        except click.Abort:
+            sys.exit(130)
+        sys.exit(status if isinstance(status, int) else 0)
+
 
 @click.group(cls=LazyGroup)
 @click.version_option(package_name="elastic-mx")
@@ -38,4 +69,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="elastic-mx")

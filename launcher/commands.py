@@ -1,0 +1,261 @@
+"""The commands about a running job: scale, status and stop. They print; the job's coordinator does the work."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from typing import Any, Callable, Dict, List, Optional, TypeVar
+
+import click
+
+from elastic_mx.client import ControlClient
+from elastic_mx.link import JobError
+from launcher.registry import JobEntry, Registry, RegistryError
+
+F = TypeVar("F", bound=Callable[..., Any])
+STATUS_PATIENCE = 3.0
+
+
+def plain_errors(function: F) -> F:
+    """Turn what a user can cause into an error that the command prints as one line."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (JobError, RegistryError) as error:
+            raise click.ClickException(str(error)) from error
+
+    return wrapped  # type: ignore[return-value]
+
+
+class Size(click.IntRange):
+    """A number of workers or servers, at least 1."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: Optional[click.Parameter], ctx: Optional[click.Context]) -> int:
+        number = int(click.INT.convert(value, param, ctx))
+        if number < 1:
+            self.fail(f"{number} is too few: a job needs at least 1", param, ctx)
+        return number
+
+
+# ------------------------------------------------------------------------------------------------------- scale
+
+
+@click.command()
+@click.argument("job")
+@click.option("-n", "--workers", type=Size(), help="How many workers the job shall have.")
+@click.option("-s", "--servers", type=Size(), help="How many servers the job shall have.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Give up waiting after so many seconds.")
+@click.option("--json", "as_json", is_flag=True, help="Print the cost as JSON.")
+@plain_errors
+def scale(job: str, workers: Optional[int], servers: Optional[int], timeout: Optional[float], as_json: bool) -> None:
+    """Give JOB another size while it trains, and print what that cost.
+
+    Returns when the new size is in force. A number that is not given stays as it is.
+
+    \b
+    Examples:
+      elastic-mx scale digits --workers 4 --servers 2
+      elastic-mx scale digits --workers 1 --json
+    """
+    if workers is None and servers is None:
+        raise click.UsageError("say a size: --workers, --servers or both")
+    entry = Registry().find(job)
+    with ControlClient(entry.coordinator, job) as client:
+        body = client.scale(workers, servers, timeout)
+    click.echo(json.dumps(body, indent=2) if as_json else describe_resize(job, body))
+
+
+def describe_resize(job: str, body: Dict[str, Any]) -> str:
+    """What a resize cost, as a line of text."""
+    size = f"{plural(body['workers'], 'worker')} and {plural(body['servers'], 'server')}"
+    if "step" not in body:
+        return f"{job} has {size} already: nothing to do"
+    return (
+        f"{job} has {size} from step {body['step']} on ({body['kind']}): "
+        f"{megabytes(body['bytes_moved'])} moved, in force {body['seconds']:.2f} s after the plan was made, "
+        f"longest stall {milliseconds(body['longest_stall_seconds'])} "
+        f"beside a median step of {milliseconds(body['median_step_seconds'])}"
+    )
+
+
+def plural(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def megabytes(number: int) -> str:
+    return f"{number / 1e6:.2f} MB"
+
+
+def milliseconds(seconds: Optional[float]) -> str:
+    return "-" if seconds is None else f"{seconds * 1000:.1f} ms"
+
+
+# ------------------------------------------------------------------------------------------------------ status
+
+
+@click.command()
+@click.argument("job", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@plain_errors
+def status(job: Optional[str], as_json: bool) -> None:
+    """Show the jobs of this machine, or all about JOB.
+
+    \b
+    Examples:
+      elastic-mx status
+      elastic-mx status digits
+      elastic-mx status digits --json
+    """
+    registry = Registry()
+    if job is not None:
+        body = _about(registry.find(job))
+        if "error" in body:
+            raise JobError(body["error"])
+        click.echo(json.dumps(body, indent=2)) if as_json else _print_job(body)
+        return
+    bodies = [_about(entry) for entry in registry.jobs()]
+    if as_json:
+        click.echo(json.dumps({"jobs": bodies}, indent=2))
+    elif bodies:
+        _print_jobs(bodies)
+    else:
+        click.echo("no job is running on this machine")
+
+
+def _about(entry: JobEntry) -> Dict[str, Any]:
+    """What the registry and the coordinator know of a job; `error` where it does not answer."""
+    known: Dict[str, Any] = {
+        "name": entry.name,
+        "state": "starting",
+        "pid": entry.pid,
+        "coordinator": entry.coordinator,
+        "command": entry.command,
+        "started": entry.started,
+        "drop_in": entry.drop_in,
+    }
+    if not entry.coordinator:
+        return known
+    try:
+        with ControlClient(entry.coordinator, entry.name, patience=STATUS_PATIENCE) as client:
+            return {**known, **client.status()}
+    except JobError as error:
+        return {**known, "state": "silent", "error": str(error)}
+
+
+def _table(*columns: str) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        numeric = column not in ("job", "state", "command", "worker", "server", "resize")
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    return table
+
+
+def _print(*parts: Any) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for part in parts:
+        console.print(part, markup=False) if isinstance(part, str) else console.print(part)
+
+
+def _print_jobs(bodies: List[Dict[str, Any]]) -> None:
+    table = _table("job", "state", "workers", "servers", "step", "running for", "pid", "command")
+    for body in bodies:
+        table.add_row(
+            body["name"],
+            body["state"],
+            str(len(body.get("workers", ()))),
+            str(len(body.get("servers", ()))),
+            str(_step(body)),
+            _duration(time.time() - body["started"]),
+            str(body["pid"]),
+            " ".join(body["command"]),
+        )
+    _print(table)
+
+
+def _print_job(body: Dict[str, Any]) -> None:
+    target = body.get("target", {})
+    _print(
+        f"{body['name']}: {body['state']}, step {_step(body)}, generation {body.get('generation', 0)}, "
+        f"{plural(len(body.get('workers', ())), 'worker')} and {plural(len(body.get('servers', ())), 'server')}"
+        f" (target {target.get('workers', '-')} and {target.get('servers', '-')})",
+        f"running for {_duration(time.time() - body['started'])}, pid {body['pid']}, "
+        f"coordinator {body['coordinator'] or '-'}: {' '.join(body['command'])}",
+    )
+    if body["drop_in"]:
+        _print("a drop-in job: its script deals out the samples, so no promise about them holds through a resize")
+    workers = _table("worker", "step", "step time", "samples")
+    for worker in body.get("workers", ()):
+        workers.add_row(
+            worker["name"], str(worker["step"]), milliseconds(worker["step_seconds"]), str(worker["samples"])
+        )
+    servers = _table("server", "slices", "size")
+    for server in body.get("servers", ()):
+        servers.add_row(server["name"], str(server["slices"]), megabytes(server["bytes"]))
+    _print(workers, servers)
+    if body.get("resizes"):
+        _print(resize_table(body["resizes"]))
+
+
+def resize_table(resizes: List[Dict[str, Any]]) -> Any:
+    """The resizes of a job with what each cost, as a rich table."""
+    table = _table("resize", "step", "workers", "servers", "moved", "in force after", "longest stall", "median step")
+    for resize in resizes:
+        table.add_row(
+            resize["kind"],
+            str(resize["step"]),
+            str(resize["workers"]),
+            str(resize["servers"]),
+            megabytes(resize["bytes_moved"]),
+            f"{resize['seconds']:.2f} s",
+            milliseconds(resize["longest_stall_seconds"]),
+            milliseconds(resize["median_step_seconds"]),
+        )
+    return table
+
+
+def _step(body: Dict[str, Any]) -> int:
+    return max((worker["step"] for worker in body.get("workers", ())), default=0)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+# -------------------------------------------------------------------------------------------------------- stop
+
+
+@click.command()
+@click.argument("job")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True, help="Seconds to wait."
+)
+@plain_errors
+def stop(job: str, timeout: float) -> None:
+    """End JOB: its workers get SIGTERM; returns when nothing of it runs any more.
+
+    \b
+    Example:
+      elastic-mx stop digits
+    """
+    registry = Registry()
+    entry = registry.find(job)
+    deadline = time.monotonic() + timeout
+    with ControlClient(entry.coordinator, job) as client:
+        client.stop(min(timeout, client.patience))
+    while any((found.pid, found.born) == (entry.pid, entry.born) for found in registry.jobs()):
+        if time.monotonic() >= deadline:
+            raise JobError(f"job {job!r} was told to end but still runs after {timeout:g} s (launcher pid {entry.pid})")
+        time.sleep(0.05)
+    click.echo(f"{job} has stopped")
