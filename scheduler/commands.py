@@ -186,3 +186,53 @@ def _print(table: Dict[str, Dict[str, float]], workload: Workload, traces: Seque
     if not console.is_terminal:
         console = Console(width=200)
     console.print(grid)
+
+
+@click.command("convert-trace")
+@click.argument("source", type=FILE)
+@click.option(
+    "--from",
+    "origin",
+    type=click.Choice(["dl2", "openb", "pai", "philly"]),
+    required=True,
+    help="DL2's traces, Alibaba's openb_pod_list (2023), Alibaba's pai_task_table (2020), Philly's cluster_job_log.",
+)
+@click.option("--out", type=FILE, required=True, help="Workload file to write, YAML.")
+@click.option("--nodes", type=FILE, help="Alibaba's openb_node_list: the cluster.  [default: made up by --load]")
+@click.option("--load", default=0.8, show_default=True, help="How busy the jobs would keep a made-up cluster.")
+@click.option("--slot-seconds", default=300.0, show_default=True, help="Length of a slot.")
+@click.option("--jobs", default=1000, show_default=True, help="At most so many jobs.")
+@click.option("--start", default=0.0, help="Begin so many seconds after the first submission.")
+@click.option("--least-seconds", default=60.0, show_default=True, help="Leave out jobs that ran for less.")
+@click.option("--most-seconds", default=604_800.0, show_default=True, help="Leave out jobs that ran for longer.")
+@click.option("--seed", default=0, show_default=True, help="Fixes the models that the jobs are given.")
+@click.option("--workload", type=FILE, help="Models for the jobs; for dl2, DL2's workload.  [default: shipped]")
+@click.option("--speeds", type=FILE, help="DL2's testbed measurements, instead of the workload's speeds.")
+@one_line_errors
+def convert_trace(
+    source: str, origin: str, out: str, nodes: Optional[str], workload: Optional[str], speeds: Optional[str], **how: Any
+) -> None:
+    """Turn a public cluster trace into a workload file.
+
+    Public traces tell what jobs held and for how long, not how they scale: each job is given the speed model of a
+    shipped job type, and as many epochs as it would train in its time at the size it had.
+    """
+    from scheduler.traces import native
+    from scheduler.traces.convert import ConvertSettings, convert
+    from scheduler.traces.public import READERS, read_openb_nodes
+
+    models = open_workload(workload, speeds)
+    if origin == "dl2":
+        if workload is None:
+            raise ValueError("DL2's traces name models of DL2's workload: give it with --workload")
+        traces = open_traces(source, models)
+        native.write(out, models, traces, header=[f"Converted from {Path(source).name}."])
+        click.echo(f"wrote {out}: {len(traces)} traces, {sum(map(len, traces))} jobs, {models.nodes} nodes", err=True)
+        return
+    capacity = read_openb_nodes(nodes) if nodes is not None else None
+    name = Path(source).stem
+    result = convert(name, READERS[origin](source), models, ConvertSettings(**how), capacity)
+    native.write(out, result.workload, [result.trace], header=[f"Converted from {Path(source).name} ({origin})."])
+    left = f"; {result.too_large} jobs fit no node and were left out" if result.too_large else ""
+    size = f"{len(result.trace)} jobs of {len(result.workload.types)} types, {result.workload.nodes} nodes"
+    click.echo(f"wrote {out}: {size}{left}", err=True)

@@ -7,7 +7,7 @@ every array of one ``JobsView`` and in the ``Allocation`` that answers it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Optional, Protocol, Tuple, runtime_checkable
+from typing import Any, Dict, List, Optional, Protocol, Sequence, Tuple, runtime_checkable
 
 import numpy as np
 
@@ -42,6 +42,31 @@ class JobType:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "pair", tuple(w + s for w, s in zip(self.worker, self.server)))
+
+
+class Demands:
+    """The demands of some job types as arrays, and numbered so that equal ones share a number.
+
+    Attributes:
+        worker, server: float64 [T, R].
+        terms: by number, the (resource, amount) pairs above zero.
+        of_worker, of_server, of_pair: the number of each type's demand, lists of length T.
+    """
+
+    def __init__(self, types: Sequence[JobType]) -> None:
+        self.worker = np.array([kind.worker for kind in types], dtype=float).reshape(len(types), -1)
+        self.server = np.array([kind.server for kind in types], dtype=float).reshape(len(types), -1)
+        self.terms: List[Tuple[Tuple[int, float], ...]] = []
+        known: Dict[Tuple[float, ...], int] = {}
+        self.of_worker = [self._number(known, kind.worker) for kind in types]
+        self.of_server = [self._number(known, kind.server) for kind in types]
+        self.of_pair = [self._number(known, kind.pair) for kind in types]
+
+    def _number(self, known: Dict[Tuple[float, ...], int], demand: Tuple[float, ...]) -> int:
+        if demand not in known:
+            known[demand] = len(self.terms)
+            self.terms.append(tuple((r, need) for r, need in enumerate(demand) if need))
+        return known[demand]
 
 
 class ResizeCost(Protocol):
@@ -108,6 +133,7 @@ class JobsView:
         service: float64, attained service: dominant share of the cluster times slots.
         rates: float64 [M, max_servers + 1, max_workers + 1], estimated epochs per slot at (servers, workers), zero
             where either is zero; ``rate_index`` (int64) says which row is a job's own. M = 0 where nothing is known.
+        demand: the demands of ``types``; worked out here unless a backend that asks often brings it along.
         measured: float64, epochs per slot seen in the slot before (without what a resize cost); NaN if it did not run.
     """
 
@@ -123,6 +149,11 @@ class JobsView:
     rates: np.ndarray
     rate_index: np.ndarray
     measured: np.ndarray
+    demand: Demands = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.demand is None:
+            object.__setattr__(self, "demand", Demands(self.types))
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -145,9 +176,7 @@ class JobsView:
 
     def demands(self) -> Tuple[np.ndarray, np.ndarray]:
         """Demand of one worker and of one server of every job, float64 [n, R] each."""
-        worker = np.array([t.worker for t in self.types], dtype=float)
-        server = np.array([t.server for t in self.types], dtype=float)
-        return worker[self.type_index], server[self.type_index]
+        return self.demand.worker[self.type_index], self.demand.server[self.type_index]
 
 
 @dataclass(frozen=True)

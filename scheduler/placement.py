@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush, heapreplace
-from typing import Dict, List, Optional, Tuple
+from typing import List, Optional, Tuple
 
 import numpy as np
 
 from scheduler.core import SERVER, WORKER, Allocation, ClusterView, JobsView, Placement
 
-Demand = Tuple[float, ...]
-Terms = Tuple[Tuple[int, float], ...]
 _EPS = 1e-9
 
 
@@ -42,12 +40,10 @@ class Placer:
         self._alive: List[int] = np.flatnonzero(cluster.alive).tolist()
         self._totals: List[float] = cluster.totals.tolist()
         self._tasks: List[Tuple[int, int, int]] = []  # job, role, node
-        self._terms: List[Terms] = []  # by demand number: the resources it needs, and how much
-        known: Dict[Demand, int] = {}
-        self._worker = [self._number(known, kind.worker) for kind in jobs.types]
-        self._server = [self._number(known, kind.server) for kind in jobs.types]
-        self._pair = [self._number(known, kind.pair) for kind in jobs.types]
-        self._heaps: List[Optional[List[Tuple[float, int]]]] = [None] * len(self._terms)
+        demand = jobs.demand
+        self._terms = demand.terms  # by demand number: the resources it needs, and how much
+        self._worker, self._server, self._pair = demand.of_worker, demand.of_server, demand.of_pair
+        self._heaps: List[Optional[List[Tuple[float, int]]]] = [None] * max(len(self._terms), 1)
 
     # -- adding -----------------------------------------------------------------------------------------------------
 
@@ -190,13 +186,6 @@ class Placer:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
-    def _number(self, known: Dict[Demand, int], demand: Demand) -> int:
-        """The number of a demand; equal demands share one, and so a heap."""
-        if demand not in known:
-            known[demand] = len(self._terms)
-            self._terms.append(tuple((r, need) for r, need in enumerate(demand) if need))
-        return known[demand]
-
     def _record_pair(self, i: int, node: int) -> None:
         self.workers[i] += 1
         self.servers[i] += 1
@@ -213,7 +202,7 @@ class Placer:
         load = self._load
         heap = self._heaps[key]
         if heap is None:
-            heap = self._heaps[key] = sorted([(load[node], node) for node in self._alive])
+            heap = self._heaps[key] = [(0.0, node) for node in self._alive]  # a heap; loads catch up as they are met
         terms = self._terms[demand]
         while heap:
             known, node = heap[0]

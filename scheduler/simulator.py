@@ -12,7 +12,7 @@ from typing import List, Optional, Tuple
 
 import numpy as np
 
-from scheduler.core import Allocation, ClusterView, JobsView, ResizeCost
+from scheduler.core import Allocation, ClusterView, Demands, JobsView, ResizeCost
 from scheduler.physical import PlacedSpeeds
 from scheduler.placement import check_allocation, place_counts
 from scheduler.workload import Trace, Workload
@@ -104,8 +104,7 @@ class Simulator:
         self.workload = workload
         self.settings = settings or SimulatorSettings()
         self.rates = workload.speed_tables()
-        self.worker_demand = np.array([kind.worker for kind in workload.types])
-        self.server_demand = np.array([kind.server for kind in workload.types])
+        self._demand = Demands(workload.types)
         self._samples = np.array([kind.samples_per_epoch for kind in workload.types])
         self.model_size = np.array([kind.model_size_mb for kind in workload.types])
         self.capacity = workload.capacity
@@ -180,6 +179,7 @@ class Simulator:
             rates=self.estimated_rates,
             rate_index=self._rate_index[at],
             measured=self.measured[at],
+            demand=self._demand,
         )
         self._seen = cluster, jobs
         return cluster, jobs
@@ -225,7 +225,7 @@ class Simulator:
         possible = rate * productive
         finished = (possible >= need) & (rate > 0)
         trained = np.where(finished, need, possible)
-        used = self.worker_demand[kinds] * workers[:, None] + self.server_demand[kinds] * servers[:, None]
+        used = self._demand.worker[kinds] * workers[:, None] + self._demand.server[kinds] * servers[:, None]
         self.done[at] += trained
         self.servers[at], self.workers[at] = servers, workers
         self.service[at] += (used / self._totals).max(axis=1, initial=0.0)

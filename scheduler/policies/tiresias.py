@@ -35,6 +35,7 @@ class Tiresias(Policy):
             mark = placer.mark()
             for _ in range(gang):
                 if not placer.add_pair(i):
-                    placer.undo(mark)
+                    if mark:  # the first gang keeps what the empty cluster holds, or it would starve
+                        placer.undo(mark)
                     break
         return placer.allocation()
