@@ -6,6 +6,7 @@ coordinator.py's, the assignment of slices is table.py's, and the rules are told
 
 from __future__ import annotations
 
+import signal
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Deque, Dict, List, Optional, Set, Tuple
@@ -240,24 +241,27 @@ class CoordinatorMachine:
             self.plan.unsettled.discard(sender)
 
     def _on_exited(self, sender: str, message: m.Exited, now: float) -> None:
-        """A process is gone. A member's loss ends the job, which the launcher does; a joining one costs its plan."""
-        name = message.name
-        self.launched.pop(name, None)
-        process = self.processes.pop(name, None)
+        """A process is gone: a member that failed ends the job, a joining process costs its plan at most."""
+        name, status = message.name, message.status
+        counts = self._counts_on(name)
+        role = self.launched.pop(name, None)
+        self.processes.pop(name, None)
         self.deferred = [register for register in self.deferred if register.name != name]
-        if (
-            name in self.finished
-            or self.generation is None
-            or name in (*self.generation.workers, *self.generation.servers)
-        ):
+        if counts and status:
+            self._end(f"{name} failed with status {status}", status)
+        if counts or role is None or name in self.finished or self.over:
             return
-        if self.plan is not None and self.plan.step is not None:
-            return
-        role = process.role if process else name.partition("-")[0]
-        if self.plan is not None:
+        if self.plan is not None and name in (*self.plan.generation.workers, *self.plan.generation.servers):
             self._drop_plan()
-        self.target[role] = self._size(role)
-        self._answer(error=f"{name} ended with status {message.status} before it joined; the job goes on without it")
+        self.target[role] = self._size(role, self.plan.generation if self.plan is not None else None)
+        self._answer(error=f"{name} ended with status {status} before it joined; the job goes on without it")
+
+    def _counts_on(self, name: str) -> bool:
+        """Whether the job cannot go on without the process: a member, by a committed plan, or to begin with."""
+        generations = [self.generation]
+        if self.plan is not None and self.plan.step is not None:
+            generations.append(self.plan.generation)
+        return any(g is None or name in g.workers or name in g.servers for g in generations)
 
     def _on_scale(self, sender: str, message: m.Scale, now: float) -> None:
         wanted = {"worker": message.workers, "server": message.servers}
@@ -285,7 +289,7 @@ class CoordinatorMachine:
         self._send(sender, m.Reply(request=message.request, body=self.status()))
 
     def _on_stop(self, sender: str, message: m.Stop, now: float) -> None:
-        self._end("the job was stopped")
+        self._end("the job was stopped", -signal.SIGTERM)
         self._send(sender, m.Reply(request=message.request))
 
     # --------------------------------------------------------------------------------------------- progress
@@ -411,6 +415,7 @@ class CoordinatorMachine:
         if plan.unsettled:
             return
         leaving = [s for s in self.generation.servers if s not in plan.generation.servers]
+        self.finished.update(w for w in self.generation.workers if w not in plan.generation.workers)
         before = self.generation
         self.table.carry_out(plan.moves, list(plan.generation.servers))
         self.generation = plan.generation
@@ -480,13 +485,13 @@ class CoordinatorMachine:
     def _has_finished(self, name: str) -> bool:
         return name in self.finished
 
-    def _end(self, reason: str) -> None:
+    def _end(self, reason: str, status: int = 0) -> None:
         if self.over:
             return
         self.over = True
         self._answer(error=f"job {self.settings.name!r}: {reason}")
         for name in [*self.processes, *self.launchers]:
-            self._send(name, m.Release(reason=reason))
+            self._send(name, m.Release(reason=reason, status=status))
 
     # --------------------------------------------------------------------------------------------- helpers
 
@@ -527,10 +532,12 @@ class CoordinatorMachine:
             return "over"
         return "resizing" if self.plan is not None or self.requests else "training"
 
-    def _size(self, role: str) -> int:
-        if self.generation is None:
+    def _size(self, role: str, of: Optional[m.Generation] = None) -> int:
+        """How many processes of a role a generation has, the present one if none is given."""
+        generation = of or self.generation
+        if generation is None:
             return 0
-        return len(self.generation.workers if role == "worker" else self.generation.servers)
+        return len(generation.workers if role == "worker" else generation.servers)
 
     def _process(self, name: str) -> Process:
         if name not in self.processes:

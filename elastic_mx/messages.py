@@ -263,9 +263,14 @@ class Launch(Message, frozen=True):
 
 
 class Release(Message, frozen=True):
-    """The receiver's work for this job is over; it exits."""
+    """The receiver's work for this job is over; it exits.
+
+    To a launcher: the job is over. `status` is 0 where its scripts came to their end; else how it ended, as a
+    process's exit status (negative for a signal), and what still runs is to be ended.
+    """
 
     reason: str = ""
+    status: int = 0
 
 
 class Reply(Message, frozen=True):
