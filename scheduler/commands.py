@@ -113,7 +113,7 @@ def simulate(
     if report is not None:
         from scheduler.report import write_report
 
-        page = write_report(Path(report), opened, results, table)
+        page = write_report(Path(report), opened, results, table, COLUMNS, PERCENT)
         click.echo(f"wrote {page}", err=True)
     click.echo(json.dumps({"policies": table}, indent=2)) if as_json else _print(table, opened, runs)
 

@@ -18,7 +18,8 @@ class RunResult:
     """One policy on one trace; times in slots unless they say otherwise.
 
     Attributes:
-        jct: float64 [n], by trace order.
+        type_index: int64 [n], the jobs' types in the workload, by trace order.
+        jct: float64 [n].
         bound: float64 [n], JCT of each job alone on the cluster at its best size.
         makespan: end of the last job.
         slots: slots simulated.
@@ -32,6 +33,7 @@ class RunResult:
 
     policy: str
     trace: str
+    type_index: np.ndarray
     jct: np.ndarray
     bound: np.ndarray
     makespan: float
@@ -103,6 +105,7 @@ def run(policy: Policy, simulator: Simulator) -> RunResult:
     return RunResult(
         policy=policy.name,
         trace=simulator.trace.name,
+        type_index=simulator.trace.type_index,
         jct=simulator.end - simulator.trace.arrival,
         bound=bound,
         makespan=float(simulator.end.max()),

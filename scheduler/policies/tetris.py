@@ -7,6 +7,8 @@ fraction. Departs from the paper as they do: there, a job with less work left is
 
 from __future__ import annotations
 
+from typing import Dict, List
+
 import numpy as np
 
 from scheduler.core import Allocation, ClusterView, JobsView, Policy
@@ -18,24 +20,57 @@ class Tetris(Policy):
 
     def allocate(self, cluster: ClusterView, jobs: JobsView) -> Allocation:
         placer = Placer(cluster, jobs)
-        if not len(jobs):
-            return placer.allocation()
-        worker, server = jobs.demands()
-        pair = worker + server
-        size = pair.sum(axis=1) * (1.0 - jobs.done / jobs.epochs)
-        mean_size = size.mean()
-        open_jobs = np.ones(len(jobs), dtype=bool)
-        for node in np.flatnonzero(cluster.alive).tolist():
-            free = cluster.capacity[node].copy()
-            while open_jobs.any():
-                alignment = pair @ free
-                weight = alignment.mean() / mean_size if mean_size > 0 else 0.0
-                if weight == 0:
-                    break
-                score = np.where(open_jobs, alignment + weight * size, -np.inf)
-                i = int(np.argmax(score))
-                if not placer.add_pair_at(i, node):
-                    break
-                free -= pair[i]
-                open_jobs[i] = placer.below_limits(i)
+        packing = _Packing(placer, jobs)
+        if len(jobs):
+            for node in np.flatnonzero(cluster.alive).tolist():
+                packing.fill(node, cluster.capacity[node])
         return placer.allocation()
+
+
+class _Packing:
+    """One slot. Nodes of equal capacity are packed alike as long as no job reaches its limit, so that is reused."""
+
+    def __init__(self, placer: Placer, jobs: JobsView) -> None:
+        worker, server = jobs.demands()
+        self.placer = placer
+        self.pair = worker + server
+        self.size = self.pair.sum(axis=1) * (1.0 - jobs.done / jobs.epochs)
+        self.open = np.ones(len(jobs), dtype=bool)
+        self.known: Dict[bytes, List[int]] = {}  # by capacity: the jobs whose pairs fill a node, in order
+
+    def fill(self, node: int, capacity: np.ndarray) -> None:
+        free, key, order = capacity.copy(), capacity.tobytes(), []
+        for i in self.known.get(key, ()):
+            if not self._add(i, node, free):
+                return
+            order.append(i)
+            if not self.open[i]:
+                break
+        else:
+            if key in self.known:
+                return
+        while self.open.any():
+            i = self._best(free)
+            if i < 0 or not self._add(i, node, free):
+                break
+            order.append(i)
+        if self.open[order].all():
+            self.known[key] = order
+
+    def _best(self, free: np.ndarray) -> int:
+        """The job with the highest score on a node with these free units, or -1 if nothing aligns with it."""
+        alignment = self.pair @ free
+        mean_size = self.size.mean()
+        weight = alignment.mean() / mean_size if mean_size > 0 else 0.0
+        if weight == 0:
+            return -1
+        return int(np.argmax(np.where(self.open, alignment + weight * self.size, -np.inf)))
+
+    def _add(self, i: int, node: int, free: np.ndarray) -> bool:
+        if not self.placer.add_pair_at(i, node):
+            return False
+        free -= self.pair[i]
+        if not self.placer.below_limits(i):
+            self.open[i] = False
+            self.known.clear()
+        return True
