@@ -1,73 +1,311 @@
-"""Operations of ours in MXNet's engine: they wait for arrays to be ready, and arrays wait for them."""
+"""MXNet's dependency engine from Python: asynchronous operations and copies that run in its order.
+
+Views of arrays are in arrays.py. Nothing here knows about keys, servers or sockets. The facts about MXNet 1.9.1
+that this stands on are in docs/mxnet.md.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import itertools
-from typing import Any, Callable, Dict, Sequence
+import logging
+import os
+import sys
+import threading
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import mxnet as mx
 import numpy as np
 from mxnet.base import _LIB, check_call
 
-Operation = Callable[[Callable[[], None]], None]
+from elastic_mx.arrays import (
+    check_layout,
+    data_pointer,
+    row_sparse_buffer,
+    row_sparse_views,
+    variables,
+    view,
+    wrap,
+    writable_view,
+)
 
+__all__ = [
+    "Copy",
+    "Done",
+    "EngineError",
+    "Variable",
+    "copy_async",
+    "data_pointer",
+    "plain_copy",
+    "push_async",
+    "row_sparse_buffer",
+    "row_sparse_views",
+    "view",
+    "wrap",
+    "writable_view",
+]
+
+_log = logging.getLogger(__name__)
+
+# A thread pool of its own: a callback never waits in the queue behind a convolution.
+_CPU_PRIORITIZED = ctypes.c_int(3)
+_EXIT_SECONDS = 10.0
+
+_ASYNC_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _COMPLETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _THREE_WORDS = ctypes.c_void_p * 3
-_operations: Dict[int, Operation] = {}
-_numbers = itertools.count(1)
 
 
-class _Context(ctypes.Structure):
-    _fields_ = [("dev_type", ctypes.c_int), ("dev_id", ctypes.c_int32)]
+class EngineError(RuntimeError):
+    """An operation that ran in the engine raised; its cause is attached. Raised by the next ``push_async``."""
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-def _execute(_context: int, on_complete: int, number: int) -> None:
-    function, engine, parameter = _THREE_WORDS.from_address(on_complete)
-    _operations.pop(number)(lambda: _COMPLETE(function)(engine, parameter, None))
+class Variable:
+    """Orders operations that share no array: put it into their `read` or `write` lists."""
+
+    def __init__(self) -> None:
+        self._array = mx.nd.zeros((1,))
+
+    @property
+    def handle(self) -> Any:
+        return self._array.handle
+
+    def wait(self) -> None:
+        """Block until every operation that writes this variable and was pushed so far is complete."""
+        self._array.wait_to_read()
 
 
-_cpu = _Context(1, 0)
-_normal = ctypes.c_int(0)
+Ordered = Union[mx.nd.NDArray, Variable]
 
 
-def push_async(operation: Operation, read: Sequence[Any] = (), write: Sequence[Any] = (), priority: int = 0) -> None:
-    """Enqueue `operation(done)`: called on an engine thread once the arrays are ready; `done()` completes it."""
-    writes = {array.handle.value: array for array in write}
-    reads = {array.handle.value for array in read if array.handle.value not in writes}
-    number = next(_numbers)
-    _operations[number] = operation
-    check_call(
-        _LIB.MXEnginePushAsyncND(
-            _execute,
-            ctypes.c_void_p(number),
+class Done:
+    """Completes one operation when called, from any thread. A second call raises RuntimeError."""
+
+    __slots__ = ("_arguments", "_complete", "_number", "_running")
+
+    def __init__(self, running: Dict[int, Done], number: int, complete: Callable[..., None], engine: int, word: int):
+        self._running = running
+        self._number = number
+        self._complete = complete
+        self._arguments = (engine, word, None)
+        running[number] = self
+
+    def __call__(self) -> None:
+        if self._running.pop(self._number, None) is None:  # a step that the interpreter does not interrupt
+            raise RuntimeError("an engine operation was completed twice; call its done() once")
+        self._complete(*self._arguments)
+
+    @property
+    def called(self) -> bool:
+        return self._number not in self._running
+
+
+Operation = Callable[[Done], None]
+
+
+def push_async(operation: Operation, read: Sequence[Ordered] = (), write: Sequence[Ordered] = (), priority: int = 0):
+    """Enqueue `operation` into MXNet's engine.
+
+    ``operation(done)`` is called on an engine thread, and must not block, once the writes of all arrays in `read`
+    and all uses of the arrays in `write` that were pushed before are complete. What is pushed later and needs these
+    arrays waits until ``done()`` was called, once, from any thread. An array may be given twice, in both lists, or
+    through several views; writing wins.
+
+    An exception in `operation` is logged with its traceback, completes the operation, and is raised as EngineError
+    by the next call of this function.
+
+    Under ``MXNET_ENGINE_TYPE=NaiveEngine`` the call itself blocks until ``done()`` was called.
+
+    Args:
+        priority: a hint; operations that are ready start in order of falling priority.
+
+    Raises:
+        EngineError: an earlier operation raised.
+    """
+    _dispatcher().push(operation, read, write, priority)
+
+
+class _Dispatcher:
+    """The one C callback of this process, and the operations that it has yet to run, by number."""
+
+    def __init__(self) -> None:
+        self._operations: Dict[int, Operation] = {}
+        self._running: Dict[int, Done] = {}
+        self._numbers = itertools.count(1)
+        self._completions: Dict[int, Callable[..., None]] = {}
+        self._error: Optional[BaseException] = None
+        self._kept = threading.local()
+        check_layout()  # waits for the engine, which within an operation would be forever
+        self._callback = _ASYNC_FUNCTION(self._run)  # must live as long as the engine may call it
+        self._callback_address = ctypes.cast(self._callback, ctypes.c_void_p)
+        self._context = (ctypes.c_int * 2)(1, 0)  # mxnet::Context: device type cpu, device 0
+        self._push = _function(
+            "MXEnginePushAsyncND",
+            *[ctypes.c_void_p] * 5,
+            ctypes.c_int,
+            ctypes.c_void_p,
+            ctypes.c_int,
+            ctypes.c_void_p,
+            ctypes.c_int,
+            ctypes.c_char_p,
+            ctypes.c_bool,
+        )
+        self._constant = (ctypes.addressof(self._context), ctypes.addressof(_CPU_PRIORITIZED))
+        _wait_for_the_engine_before_a_fork()
+
+    def push(self, operation: Operation, read: Sequence[Ordered], write: Sequence[Ordered], priority: int) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise EngineError(f"an engine operation raised {type(error).__name__}: {error}") from error
+        reads = [array.handle.value for array in read]
+        writes = [array.handle.value for array in write]
+        if len(reads) + len(writes) > 1:
+            reads, writes = self._distinct(reads, writes)
+        number = next(self._numbers)
+        self._operations[number] = operation
+        context, prop = self._constant
+        status = self._push(
+            self._callback_address,
+            number,
             None,
-            ctypes.byref(_cpu),
+            context,
             (ctypes.c_void_p * len(reads))(*reads),
             len(reads),
             (ctypes.c_void_p * len(writes))(*writes),
             len(writes),
-            ctypes.byref(_normal),
+            prop,
             priority,
-            b"elastic_mx",
+            None,
             False,
         )
-    )
+        if status:
+            self._operations.pop(number, None)
+            check_call(status)
+
+    @staticmethod
+    def _distinct(reads: List[int], writes: List[int]) -> Tuple[List[int], List[int]]:
+        """One handle per engine variable, no variable in both lists: the engine would wait for itself forever."""
+        by_variable = dict(zip(variables(writes), writes))
+        distinct_writes = list(by_variable.values())
+        distinct_reads = dict(zip(variables(reads), reads))
+        return [handle for variable, handle in distinct_reads.items() if variable not in by_variable], distinct_writes
+
+    def _run(self, _run_context: int, on_complete: int, number: int) -> None:
+        """Called by the engine. `on_complete` points to three words: function, engine, parameter."""
+        function, engine, parameter = _THREE_WORDS.from_address(on_complete)
+        complete = self._completions.get(function)
+        if complete is None:
+            complete = self._completions[function] = _COMPLETE(function)
+        if not getattr(self._kept, "state", False):
+            # Creating the interpreter's state of a foreign thread costs some 20 us; this keeps it for the next call.
+            ctypes.pythonapi.PyGILState_Ensure()
+            self._kept.state = True
+        done = Done(self._running, number, complete, engine, parameter)
+        try:
+            self._operations.pop(number)(done)
+        except BaseException as error:  # nothing above this frame could handle it
+            _log.exception("an engine operation raised; its outputs are not what they should be")
+            self._error = error
+            if not done.called:
+                done()
+
+    def drain(self) -> None:
+        """At exit: the engine must not call into an interpreter that is gone, nor wait for what nobody completes."""
+        deadline = time.monotonic() + _EXIT_SECONDS
+        while (self._operations or self._running) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        left = len(self._operations) + len(self._running)
+        if left:
+            _log.error("%d engine operations were not complete when the script ended; they are given up", left)
+        deadline = time.monotonic() + _EXIT_SECONDS
+        while (self._operations or self._running) and time.monotonic() < deadline:
+            for done in list(self._running.values()):
+                with contextlib.suppress(RuntimeError):
+                    done()
+            time.sleep(0.001)  # those that waited for these begin, and are given up in turn
 
 
-def view(array: Any) -> np.ndarray:
-    """A NumPy array over the memory of a CPU array, without copying or waiting."""
-    pointer = ctypes.c_void_p()
-    check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
-    dtype = np.dtype(array.dtype)
-    nbytes = array.size * dtype.itemsize
-    if not nbytes:
-        return np.empty(array.shape, dtype)
-    memory = (ctypes.c_byte * nbytes).from_address(pointer.value)
-    return np.frombuffer(memory, dtype).reshape(array.shape)
+@functools.cache
+def _dispatcher() -> _Dispatcher:
+    return _Dispatcher()
 
 
-def Variable() -> Any:
-    """Something to put into read and write lists to order operations by."""
-    return mx.nd.zeros((1,))
+def _function(name: str, *argument_types: Any) -> Any:
+    """A function of MXNet's library that no other user of the library shares, so its argument types are ours."""
+    function = ctypes.CFUNCTYPE(ctypes.c_int, *argument_types)((name, _LIB))
+    return function
+
+
+def _wait_for_the_engine_before_a_fork() -> None:
+    """MXNet's own fork handler waits for all operations while it holds the GIL, which ours need to complete."""
+    os.register_at_fork(before=mx.nd.waitall)
+    if sys.version_info < (3, 10):  # where subprocess forks without calling the hooks of register_at_fork
+
+        def audit(event: str, _arguments: Any) -> None:
+            if event == "subprocess.Popen":
+                mx.nd.waitall()
+
+        sys.addaudithook(audit)
+
+
+class Copy:
+    """A copy of one NDArray into another, prepared once and enqueued many times (some 10 us each, without the GIL).
+
+    This is MXNet's own operator: it runs in the order of the engine and copes with oneDNN's layouts, other devices
+    and other dtypes. Copying to and from a wrapped arena is the safe way to move weights and gradients.
+
+    Args:
+        source: dense array, or row_sparse with a row_sparse `target`.
+        target: array of the same shape.
+    """
+
+    _operator: Optional[ctypes.c_void_p] = None
+
+    def __init__(self, source: mx.nd.NDArray, target: mx.nd.NDArray) -> None:
+        if source.shape != target.shape:
+            raise ValueError(f"cannot copy an array of shape {source.shape} into one of shape {target.shape}")
+        if Copy._operator is None:
+            operator = ctypes.c_void_p()
+            check_call(_LIB.NNGetOpHandle(b"_copyto", ctypes.byref(operator)))
+            Copy._operator = operator
+        self._arrays = (source, target)
+        self._inputs = (ctypes.c_void_p * 1)(source.handle.value)
+        self._outputs = (ctypes.c_void_p * 1)(target.handle.value)
+        self._count = ctypes.c_int(1)
+        self._output_pointer = ctypes.cast(self._outputs, ctypes.POINTER(ctypes.c_void_p))
+        self._storage_types = ctypes.POINTER(ctypes.c_int)()
+        no_strings = (ctypes.c_char_p * 0)()
+        self._arguments = (
+            Copy._operator,
+            1,
+            self._inputs,
+            ctypes.byref(self._count),
+            ctypes.byref(self._output_pointer),
+            0,
+            no_strings,
+            no_strings,
+            ctypes.byref(self._storage_types),
+        )
+
+    def enqueue(self) -> None:
+        was_recording = ctypes.c_int()
+        check_call(_LIB.MXAutogradSetIsRecording(0, ctypes.byref(was_recording)))
+        status = _LIB.MXImperativeInvokeEx(*self._arguments)
+        if was_recording.value:
+            check_call(_LIB.MXAutogradSetIsRecording(1, ctypes.byref(was_recording)))
+        check_call(status)
+
+
+def copy_async(source: mx.nd.NDArray, target: mx.nd.NDArray) -> None:
+    """Enqueue a copy; see `Copy` for what it copes with, and for the cheaper form where it is repeated."""
+    Copy(source, target).enqueue()
+
+
+def plain_copy(array: mx.nd.NDArray) -> mx.nd.NDArray:
+    """A copy in MXNet's plain layout, which `view` can show; it is written in the order of the engine."""
+    copy = wrap(np.empty(array.shape, array.dtype))
+    copy_async(array, copy)
+    return copy

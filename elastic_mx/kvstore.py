@@ -120,7 +120,7 @@ class ElasticKVStore(KVStore):
     def init_named(self, name: str, value: Any, ticket: Any) -> None:
         """Store a value under a key as the wire names it."""
         key = self._worker.catalog.keys[self.number, name]
-        self._enqueue(key, name, ticket, read=[value], init=True)
+        self._enqueue(key, name, ticket, read=[engine.plain_copy(value)], init=True)
 
     def pull_named(self, name: str, out: List[Any]) -> None:
         """Pull a key as the wire names it into arrays on this worker's devices."""
@@ -211,7 +211,7 @@ class ElasticKVStore(KVStore):
                     ticket,
                     done,
                     push=engine.view(read[0]).reshape(-1) if read else None,
-                    pull=engine.view(first).reshape(-1) if first is not None else None,
+                    pull=engine.writable_view(first).reshape(-1) if first is not None else None,
                     init=init,
                     scalars=scalars,
                 )

@@ -1,0 +1,261 @@
+"""The memory of MXNet's arrays as numpy arrays and the other way round, without copying.
+
+Nothing here enqueues or waits for operations; engine.py does. What MXNet's C interface does not tell is read from
+the NDArray's own structure, whose layout is checked against known arrays when it is first used.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from dataclasses import dataclass
+from typing import Any, Iterable, Sequence, Tuple, Union
+
+import mxnet as mx
+import numpy as np
+from mxnet.base import _LIB, check_call
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int),
+        ("device_id", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    ]
+
+
+class _DLManagedTensor(ctypes.Structure):
+    _fields_ = [("tensor", _DLTensor), ("manager", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+_TYPES = {
+    (0, 8): np.dtype("i1"),
+    (0, 32): np.dtype("i4"),
+    (0, 64): np.dtype("i8"),
+    (1, 1): np.dtype("?"),
+    (1, 8): np.dtype("u1"),
+    (2, 16): np.dtype("f2"),
+    (2, 32): np.dtype("f4"),
+    (2, 64): np.dtype("f8"),
+}
+_CODES = {dtype: code for code, dtype in _TYPES.items()}
+_CPU_DEVICES = (1, 3)  # memory of the host, pinned or not
+_BFLOAT16 = 12
+
+
+class _Memory:
+    """What a numpy view stands on; it keeps the array alive that owns the memory."""
+
+    __slots__ = ("__array_interface__", "owner")
+
+
+def view(array: mx.nd.NDArray) -> np.ndarray:
+    """A writable numpy array on the memory of a dense NDArray in host memory, without copying.
+
+    Nothing is waited for: call it inside an operation that has `array` in its read or write list, or after
+    ``array.wait_to_read()``. Use the view then and there, and do not keep it: the engine may move the data.
+
+    Returns:
+        an array of the same shape and dtype; a bool array for a bool NDArray.
+
+    Raises:
+        TypeError: a bfloat16 array, which numpy has no type for.
+        ValueError: the array is sparse, on a GPU, not allocated yet, or in oneDNN's own layout, as the weights of a
+            convolution are after a forward pass without ``autograd.record``; ``copy_async`` copes with that.
+    """
+    if array.stype != "default":
+        raise ValueError(f"a {array.stype} array has no dense view; use row_sparse_views")
+    managed = ctypes.POINTER(_DLManagedTensor)()
+    if _LIB.MXNDArrayToDLPack(array.handle, ctypes.byref(managed)):
+        raise _view_error(array, _LIB.MXGetLastError().decode(errors="replace"))
+    try:
+        tensor = managed.contents.tensor
+        if tensor.device_type not in _CPU_DEVICES:
+            raise ValueError(f"an array on {array.context} has no view in host memory; copy it to mx.cpu() first")
+        shape = tuple(tensor.shape[: tensor.ndim])
+        dtype = _TYPES[tensor.code, tensor.bits]
+        address = (tensor.data or 0) + tensor.byte_offset
+    finally:
+        _LIB.MXNDArrayCallDLPackDeleter(managed)
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    if not address:
+        raise ValueError(f"an array of shape {shape} has no memory yet; wait for the operation that writes it")
+    return _numpy(address, shape, dtype, array)
+
+
+def _numpy(address: int, shape: Tuple[int, ...], dtype: np.dtype, owner: Any) -> np.ndarray:
+    memory = _Memory()
+    memory.owner = owner
+    memory.__array_interface__ = {"shape": shape, "typestr": dtype.str, "data": (address, False), "version": 3}
+    return np.asarray(memory)
+
+
+def _view_error(array: mx.nd.NDArray, reason: str) -> Exception:
+    code = ctypes.c_int()
+    check_call(_LIB.MXNDArrayGetDType(array.handle, ctypes.byref(code)))
+    if code.value == _BFLOAT16:
+        return TypeError("a bfloat16 array has no numpy view; cast it to float32 first")
+    return ValueError(f"this array's memory cannot be viewed ({reason.splitlines()[0]}); use copy_async")
+
+
+def writable_view(array: mx.nd.NDArray) -> np.ndarray:
+    """A view of an array that is about to be written as a whole, also where its layout is oneDNN's own.
+
+    The numbers are those of `view`, or, where oneDNN had them in another order, meaningless until written; MXNet
+    takes the array to be plain from now on. Only for use inside an operation that has `array` in its write list.
+    """
+    try:
+        return view(array)
+    except ValueError:
+        variable = check_layout().variable
+        if array.stype != "default" or variable != _VARIABLE_AFTER_ONEDNN:
+            raise
+        # The pointer to what describes the order; that owns nothing of the data. Some hundred bytes are lost, which
+        # is little once per weight and evaluation; the engine's own conversion would wait for this very operation.
+        ctypes.memset(_chunk(array) + variable - 16, 0, 16)
+        return view(array)
+
+
+def data_pointer(array: mx.nd.NDArray) -> int:
+    """The address of the first element, under the conditions of `view`; 0 for an array of no elements."""
+    values = view(array)
+    return values.ctypes.data if values.size else 0
+
+
+class _Borrowed(mx.nd.NDArray):
+    """An NDArray on memory of numpy, which it keeps alive."""
+
+    __slots__ = ("owner",)
+
+
+def wrap(values: np.ndarray) -> mx.nd.NDArray:
+    """An NDArray on the memory of a C-contiguous numpy array, without copying.
+
+    The memory is alive as long as the NDArray is; operations that are still pending when the NDArray is dropped
+    need the caller to keep it (``mx.nd.waitall()`` before an arena is unmapped).
+
+    Raises:
+        TypeError: MXNet has no such dtype.
+        ValueError: the array is not C-contiguous, or not writable.
+    """
+    if values.dtype not in _CODES:
+        raise TypeError(f"MXNet has no dtype {values.dtype}; use one of {', '.join(str(t) for t in _CODES)}")
+    if not (values.flags.c_contiguous and values.flags.writeable):
+        raise ValueError("only a writable C-contiguous array can be wrapped; copy it first")
+    managed = _DLManagedTensor()
+    tensor = managed.tensor
+    tensor.data = values.ctypes.data
+    tensor.device_type = 1
+    tensor.ndim = values.ndim
+    tensor.code, tensor.bits = _CODES[values.dtype]
+    tensor.lanes = 1
+    tensor.shape = (ctypes.c_int64 * max(values.ndim, 1))(*values.shape)
+    handle = ctypes.c_void_p()
+    check_call(_LIB.MXNDArrayFromDLPackEx(ctypes.byref(managed), True, ctypes.byref(handle)))
+    array = _Borrowed(handle=handle)
+    array.owner = values
+    return array
+
+
+# ----------------------------------------------------------------------------------------------------- row_sparse
+
+
+def row_sparse_views(array: mx.nd.sparse.RowSparseNDArray) -> Tuple[np.ndarray, np.ndarray]:
+    """The values, of shape (rows, ...), and the int64 row numbers of a row_sparse array, without copying.
+
+    The conditions of `view` apply. ``array.data`` and ``array.indices`` are copies, and they wait for the engine,
+    which inside an operation is forever.
+    """
+    chunk = _chunk(array)
+    rows = _word(_word(chunk + check_layout().shapes) + 8)
+    shape = (rows, *array.shape[1:])
+    dtype = np.dtype(array.dtype)
+    if 0 in shape:
+        return np.empty(shape, dtype), np.empty((rows,), np.int64)
+    values = _numpy(_word(chunk), shape, dtype, array)
+    return values, _numpy(_word(_word(chunk + _AUX_HANDLES)), (rows,), np.dtype("i8"), array)
+
+
+def row_sparse_buffer(
+    shape: Sequence[int], rows: Union[np.ndarray, Iterable[int]], dtype: Any = np.float32
+) -> mx.nd.sparse.RowSparseNDArray:
+    """A row_sparse array of `shape` that holds the given rows, as zeros, to be filled within an engine operation.
+
+    A row_sparse array's storage cannot be sized inside an operation. So to write a row_sparse output: make a buffer
+    of its rows, push an operation with the buffer in its write list that fills ``row_sparse_views(buffer)[0]``,
+    then ``copy_async(buffer, output)``.
+
+    Args:
+        rows: row numbers, rising, without repetition.
+    """
+    numbers = np.ascontiguousarray(rows, np.int64)
+    if not numbers.size:
+        return mx.nd.sparse.zeros("row_sparse", tuple(shape), dtype=dtype)
+    if (np.diff(numbers) <= 0).any() or numbers[0] < 0 or numbers[-1] >= shape[0]:
+        raise ValueError(f"the rows of a row_sparse array of {shape[0]} rows must rise from 0 to {shape[0] - 1}")
+    values = mx.nd.zeros((len(numbers), *shape[1:]), dtype=dtype)
+    return mx.nd.sparse.row_sparse_array((values, wrap(numbers)), shape=tuple(shape), dtype=dtype)
+
+
+# --------------------------------------------------------------------------------------- the layout of an NDArray
+#
+# An NDArray begins with a pointer to its chunk, which views share. A chunk begins with a storage handle of 32 bytes,
+# whose first word is the address of the data (for row_sparse, of the values), then a vector of the handles of its
+# auxiliary arrays (for row_sparse, of the row numbers). Builds with oneDNN then have a shared pointer (16 bytes).
+# The engine's variable follows, and, further on, the shapes of the auxiliary arrays.
+
+_AUX_HANDLES = 32
+_VARIABLE_AFTER_ONEDNN = 72
+_VARIABLE_WITHOUT_ONEDNN = 56
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Offsets in a chunk, in bytes: of the engine's variable and of the vector of the auxiliary arrays' shapes."""
+
+    variable: int
+    shapes: int
+
+
+def _word(address: int) -> int:
+    return ctypes.c_void_p.from_address(address).value or 0
+
+
+def _chunk(array: Any) -> int:
+    return _word(array.handle.value)
+
+
+def variables(handles: Iterable[int]) -> Iterable[int]:
+    """The engine's variable of each NDArray handle: the same number for views of the same array."""
+    offset = check_layout().variable
+    return [_word(_word(handle) + offset) for handle in handles]
+
+
+@functools.cache
+def check_layout() -> _Layout:
+    """The layout of this build of MXNet. Raises RuntimeError where it is none of those known."""
+    dense, other = mx.nd.zeros((2,)), mx.nd.zeros((2,))
+    sparse = mx.nd.sparse.row_sparse_array((np.ones((2, 3)), [1, 4]), shape=(6, 3))
+    mx.nd.waitall()
+    for variable in (_VARIABLE_AFTER_ONEDNN, _VARIABLE_WITHOUT_ONEDNN):
+        found = [_word(_chunk(array) + variable) for array in (dense, dense[0:1], other, sparse)]
+        if not all(found) or found[0] != found[1] or len(set(found)) != 3:
+            continue
+        # flags and types (16), vector of auxiliary types (24), context (8), storage shape (48), vector of shapes:
+        # its first shape begins with two 32-bit numbers, the number of dimensions among them
+        shapes = _chunk(sparse) + variable + 8 + 8 + 24 + 8 + 48
+        rows = _word(_word(shapes) + 8) if _word(shapes) else 0
+        if rows == 2 and _numpy(_word(_word(_chunk(sparse) + _AUX_HANDLES)), (2,), np.dtype("i8"), 0).tolist() == [
+            1,
+            4,
+        ]:
+            return _Layout(variable, shapes - _chunk(sparse))
+    raise RuntimeError(f"the NDArray of mxnet {mx.__version__} is laid out differently; install mxnet 1.9.1")
