@@ -8,6 +8,8 @@ from typing import List, Sequence, Tuple
 
 import numpy as np
 
+from scheduler.core import Array
+
 # Ten hues that stay apart on white and on black; the text beside a mark always names it too.
 COLOURS = (
     "#3266cc",
@@ -36,8 +38,8 @@ class Series:
     """A named line or band: x and y, float64 [k] each, and its colour."""
 
     name: str
-    x: np.ndarray
-    y: np.ndarray
+    x: Array
+    y: Array
     colour: str
 
 
@@ -77,7 +79,7 @@ def legend(entries: Sequence[Tuple[str, str]]) -> str:
     return f'<ul class="legend">{items}</ul>'
 
 
-def steps(x: np.ndarray, y: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+def steps(x: Array, y: Array) -> Tuple[Array, Array]:
     """The corners of a staircase that takes the value y[k] from x[k] on; float64 [2k - 1] each."""
     return np.repeat(x, 2)[1:], np.repeat(y, 2)[:-1]
 
@@ -92,7 +94,7 @@ class _Axes:
         self.y_top = max(y_top, self.y_ticks[-1], 1e-12)
         self.percent = percent
 
-    def points(self, x: np.ndarray, y: np.ndarray) -> str:
+    def points(self, x: Array, y: Array) -> str:
         px = LEFT + np.asarray(x) / self.x_top * (self.width - LEFT - RIGHT)
         py = HEIGHT - BOTTOM - np.asarray(y) / self.y_top * (HEIGHT - TOP - BOTTOM)
         return " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(px, py))
@@ -128,7 +130,7 @@ def nice_ticks(top: float, about: int = 5) -> List[float]:
     return [float(f"{k * step:.6g}") for k in range(int(top / step + 1e-9) + 1)]
 
 
-def _thin(x: np.ndarray, y: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:
+def _thin(x: Array, y: Array) -> Tuple[Array, Array]:
     """At most ``MOST_POINTS`` points, first and last among them."""
     if len(x) <= MOST_POINTS:
         return x, y

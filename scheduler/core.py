@@ -7,11 +7,13 @@ every array of one ``JobsView`` and in the ``Allocation`` that answers it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Protocol, Sequence, Tuple, runtime_checkable
+from typing import Any, Dict, List, Optional, Protocol, Sequence, Tuple, Union, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 SERVER, WORKER = 0, 1
+Array = NDArray[Any]  # shapes and dtypes are in the docstrings
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,7 @@ class Demands:
 class ResizeCost(Protocol):
     """Training seconds that a job loses when its size changes."""
 
-    def seconds(
-        self, size_mb: np.ndarray, old: Tuple[np.ndarray, np.ndarray], new: Tuple[np.ndarray, np.ndarray]
-    ) -> np.ndarray:
+    def seconds(self, size_mb: Array, old: Tuple[Array, Array], new: Tuple[Array, Array]) -> Array:
         """Seconds lost per job, float64 [n]; ``old`` and ``new`` are (servers, workers), int [n] each."""
         ...
 
@@ -96,8 +96,8 @@ class ClusterView:
     slot: int
     slot_seconds: float
     resources: Tuple[str, ...]
-    capacity: np.ndarray
-    alive: np.ndarray
+    capacity: Array
+    alive: Array
     max_servers: int
     max_workers: int
     resize_cost: Optional[ResizeCost] = None
@@ -107,16 +107,16 @@ class ClusterView:
         return len(self.capacity)
 
     @property
-    def inverse_capacity(self) -> np.ndarray:
+    def inverse_capacity(self) -> Array:
         """1 / capacity, zero where a node has none of a resource, float64 [N, R]."""
         return np.divide(1.0, self.capacity, out=np.zeros_like(self.capacity), where=self.capacity > 0)
 
     @property
-    def totals(self) -> np.ndarray:
+    def totals(self) -> Array:
         """Capacity of all nodes that are alive, float64 [R]."""
         if self.alive.all():
-            return self.capacity.sum(axis=0)
-        return self.capacity[self.alive].sum(axis=0)
+            return np.asarray(self.capacity.sum(axis=0))
+        return np.asarray(self.capacity[self.alive].sum(axis=0))
 
 
 @dataclass(frozen=True)
@@ -137,18 +137,18 @@ class JobsView:
         measured: float64, epochs per slot seen in the slot before (without what a resize cost); NaN if it did not run.
     """
 
-    ids: np.ndarray
+    ids: Array
     types: Tuple[JobType, ...]
-    type_index: np.ndarray
-    arrival: np.ndarray
-    epochs: np.ndarray
-    done: np.ndarray
-    servers: np.ndarray
-    workers: np.ndarray
-    service: np.ndarray
-    rates: np.ndarray
-    rate_index: np.ndarray
-    measured: np.ndarray
+    type_index: Array
+    arrival: Array
+    epochs: Array
+    done: Array
+    servers: Array
+    workers: Array
+    service: Array
+    rates: Array
+    rate_index: Array
+    measured: Array
     demand: Demands = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
@@ -159,22 +159,22 @@ class JobsView:
         return len(self.ids)
 
     @property
-    def remaining(self) -> np.ndarray:
+    def remaining(self) -> Array:
         """Estimated epochs left, float64 [n]; a job that outlives its estimate keeps 1 % of it."""
         return np.maximum(self.epochs - self.done, 0.01 * self.epochs)
 
     def type(self, i: int) -> JobType:
-        return self.types[self.type_index[i]]
+        return self.types[int(self.type_index[i])]
 
-    def table(self, i: int) -> np.ndarray:
+    def table(self, i: int) -> Array:
         """Estimated epochs per slot of job i, float64 [max_servers + 1, max_workers + 1]."""
-        return self.rates[self.rate_index[i]]
+        return np.asarray(self.rates[self.rate_index[i]])
 
-    def rate(self, servers: np.ndarray, workers: np.ndarray) -> np.ndarray:
-        """Estimated epochs per slot of every job at the given sizes (int [n] each), float64 [n]."""
-        return self.rates[self.rate_index, servers, workers]
+    def rate(self, servers: Union[int, Array], workers: Union[int, Array]) -> Array:
+        """Estimated epochs per slot of every job at the given sizes (int [n], or one for all), float64 [n]."""
+        return np.asarray(self.rates[self.rate_index, servers, workers])
 
-    def demands(self) -> Tuple[np.ndarray, np.ndarray]:
+    def demands(self) -> Tuple[Array, Array]:
         """Demand of one worker and of one server of every job, float64 [n, R] each."""
         return self.demand.worker[self.type_index], self.demand.server[self.type_index]
 
@@ -183,17 +183,17 @@ class JobsView:
 class Placement:
     """Where tasks run: parallel int64 arrays, one entry per task. ``job`` is the index in the JobsView."""
 
-    job: np.ndarray
-    role: np.ndarray
-    node: np.ndarray
+    job: Array
+    role: Array
+    node: Array
 
 
 @dataclass(frozen=True)
 class Allocation:
     """What each job gets in the slot: int64 [n] servers and workers, and where, if the policy placed them."""
 
-    servers: np.ndarray
-    workers: np.ndarray
+    servers: Array
+    workers: Array
     placement: Optional[Placement] = None
 
 

@@ -9,9 +9,9 @@ from typing import Optional, Tuple, Union
 
 import numpy as np
 
-from scheduler.core import ResizeCost
+from scheduler.core import Array, ResizeCost
 
-Size = Tuple[np.ndarray, np.ndarray]
+Size = Tuple[Array, Array]
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class LinearCost:
             if not 0 <= value < float("inf"):
                 raise ValueError(f"resize cost: {name} is {value}, must be 0 or more")
 
-    def seconds(self, size_mb: np.ndarray, old: Size, new: Size) -> np.ndarray:
+    def seconds(self, size_mb: Array, old: Size, new: Size) -> Array:
         return self.base_seconds + self.seconds_per_mb * np.asarray(size_mb, dtype=float)
 
 

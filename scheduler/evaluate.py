@@ -8,7 +8,7 @@ from typing import Dict, Sequence, Tuple
 
 import numpy as np
 
-from scheduler.core import Policy
+from scheduler.core import Array, Policy
 from scheduler.simulator import Simulator
 from scheduler.workload import Trace, Workload
 
@@ -33,17 +33,17 @@ class RunResult:
 
     policy: str
     trace: str
-    type_index: np.ndarray
-    jct: np.ndarray
-    bound: np.ndarray
+    type_index: Array
+    jct: Array
+    bound: Array
     makespan: float
     slots: int
     resizes: int
     decision_ms: float
     seconds: float
-    utilisation: np.ndarray
-    used: np.ndarray
-    history: Sequence[Tuple[np.ndarray, np.ndarray, np.ndarray]] = ()
+    utilisation: Array
+    used: Array
+    history: Sequence[Tuple[Array, Array, Array]] = ()
 
     @property
     def fairness(self) -> float:
@@ -52,7 +52,7 @@ class RunResult:
         return float(share.sum() ** 2 / (len(share) * (share**2).sum()))
 
 
-def no_contention(workload: Workload, trace: Trace) -> np.ndarray:
+def no_contention(workload: Workload, trace: Trace) -> Array:
     """JCT of every job if it had the cluster to itself at its best size, slots, float64 [n].
 
     Raises:
@@ -77,7 +77,7 @@ def no_contention(workload: Workload, trace: Trace) -> np.ndarray:
             raise ValueError(
                 f"job type {kind.name!r} can never progress: no size that fits the cluster has a speed above 0"
             )
-    return trace.epochs / best[trace.type_index]
+    return np.asarray(trace.epochs / best[trace.type_index])
 
 
 def run(policy: Policy, simulator: Simulator) -> RunResult:

@@ -6,7 +6,7 @@ from typing import Sequence
 
 import numpy as np
 
-from scheduler.core import WORKER, JobType, Placement
+from scheduler.core import WORKER, Array, JobType, Placement
 from scheduler.speeds import PhysicalSpeed
 
 
@@ -31,7 +31,7 @@ class PlacedSpeeds:
     def __bool__(self) -> bool:
         return bool(self.is_physical.any())
 
-    def speeds(self, kinds: np.ndarray, placement: Placement, nodes: int) -> np.ndarray:
+    def speeds(self, kinds: Array, placement: Placement, nodes: int) -> Array:
         """Samples/s of every job, float64 [n]; zero without a worker or a server.
 
         Args:

@@ -7,7 +7,7 @@ from typing import List, Optional, Tuple
 
 import numpy as np
 
-from scheduler.core import SERVER, WORKER, Allocation, ClusterView, JobsView, Placement
+from scheduler.core import SERVER, WORKER, Allocation, Array, ClusterView, JobsView, Placement
 
 _EPS = 1e-9
 
@@ -139,7 +139,7 @@ class Placer:
     def fits_pair(self, i: int) -> bool:
         return self.below_limits(i) and self._find(self._pair[self._kind[i]]) >= 0
 
-    def mask(self) -> np.ndarray:
+    def mask(self) -> Array:
         """What can be added, bool [n, 3]: a worker, a server, a pair on one node."""
         by_type = np.array(
             [[self._find(d) >= 0 for d in demands] for demands in zip(self._worker, self._server, self._pair)],
@@ -150,7 +150,7 @@ class Placer:
         room = np.stack([worker_room, server_room, worker_room & server_room], axis=1)
         return by_type[self.jobs.type_index] & room
 
-    def free(self) -> np.ndarray:
+    def free(self) -> Array:
         """Free units, float64 [N, R]; zero on dead nodes."""
         free = np.array(self._free, dtype=float)
         free[~self.cluster.alive] = 0.0
@@ -242,7 +242,7 @@ class Placer:
                 heappush(heap, (load, node))
 
 
-def place_counts(cluster: ClusterView, jobs: JobsView, servers: np.ndarray, workers: np.ndarray) -> Allocation:
+def place_counts(cluster: ClusterView, jobs: JobsView, servers: Array, workers: Array) -> Allocation:
     """Places the wanted counts (int [n] each), servers and workers in turn, job after job; what finds no room is left
     out, and so are counts above the limits."""
     placer = Placer(cluster, jobs)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from html import escape
 from pathlib import Path
-from typing import Dict, List, Sequence
+from typing import Dict, List, Sequence, Tuple
 
 import numpy as np
 
 from scheduler.charts import Series, area_chart, colour, legend, line_chart, steps
+from scheduler.core import Array
 from scheduler.evaluate import RunResult
 from scheduler.workload import Workload
+
+Column = Tuple[str, str, int]
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#5b6470;--line:#d9dde2;--page:#fff;--card:#f6f7f9}
@@ -37,7 +40,7 @@ def write_report(
     workload: Workload,
     results: Dict[str, List[RunResult]],
     table: Dict[str, Dict[str, float]],
-    columns: Sequence[tuple],
+    columns: Sequence[Column],
     percent: Sequence[str],
 ) -> Path:
     """Writes ``index.html`` into the directory, which is made if need be.
@@ -57,7 +60,7 @@ def _page(
     workload: Workload,
     results: Dict[str, List[RunResult]],
     table: Dict[str, Dict[str, float]],
-    columns: Sequence[tuple],
+    columns: Sequence[Column],
     percent: Sequence[str],
 ) -> str:
     runs = next(iter(results.values()))
@@ -86,7 +89,7 @@ def _page(
     )
 
 
-def _table(table: Dict[str, Dict[str, float]], columns: Sequence[tuple], percent: Sequence[str]) -> str:
+def _table(table: Dict[str, Dict[str, float]], columns: Sequence[Column], percent: Sequence[str]) -> str:
     shown = [column for column in columns if any(column[0] in row for row in table.values())]
     head = "".join(f"<th>{escape(heading)}</th>" for _, heading, _ in shown)
     best = min(row["mean_jct"] for row in table.values())
@@ -153,7 +156,7 @@ def _allocations(results: Dict[str, List[RunResult]], workload: Workload) -> str
     return f'{legend(entries)}<div class="pair">{"".join(cards)}</div>'
 
 
-def _tasks_by_type(run: RunResult, types: int) -> np.ndarray:
+def _tasks_by_type(run: RunResult, types: int) -> Array:
     """Servers and workers in all by slot and job type, float64 [slots, types]."""
     counts = np.zeros((len(run.history), types))
     for slot, (jobs, servers, workers) in enumerate(run.history):

@@ -12,7 +12,7 @@ from typing import List, Optional, Tuple
 
 import numpy as np
 
-from scheduler.core import Allocation, ClusterView, Demands, JobsView, ResizeCost
+from scheduler.core import Allocation, Array, ClusterView, Demands, JobsView, ResizeCost
 from scheduler.physical import PlacedSpeeds
 from scheduler.placement import check_allocation, place_counts
 from scheduler.workload import Trace, Workload
@@ -76,13 +76,13 @@ class SlotResult:
         used: float64 [R], units in use.
     """
 
-    epochs: np.ndarray
-    fraction: np.ndarray
-    finished: np.ndarray
-    resized: np.ndarray
-    failed: np.ndarray
-    lost_seconds: np.ndarray
-    used: np.ndarray
+    epochs: Array
+    fraction: Array
+    finished: Array
+    resized: Array
+    failed: Array
+    lost_seconds: Array
+    used: Array
 
 
 class Simulator:
@@ -133,8 +133,8 @@ class Simulator:
         self.failures = 0
         self.alive = np.ones(len(self.capacity), dtype=bool)
         self._up_again = np.zeros(len(self.capacity), dtype=np.int64)  # the slot from which a node is alive
-        self.used_history: List[np.ndarray] = []
-        self.history: List[Tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # trace index, servers, workers
+        self.used_history: List[Array] = []
+        self.history: List[Tuple[Array, Array, Array]] = []  # trace index, servers, workers
         self._next = 0  # trace index of the next arrival
         self._active = np.zeros(0, dtype=np.int64)
         self._pending: Optional[Allocation] = None
@@ -255,7 +255,7 @@ class Simulator:
             used=total,
         )
 
-    def _true_rates(self, kinds: np.ndarray, allocation: Allocation) -> np.ndarray:
+    def _true_rates(self, kinds: Array, allocation: Allocation) -> Array:
         """Epochs per slot of every job in this slot, float64 [n]."""
         rate = self.rates[kinds, allocation.servers, allocation.workers]
         if self._placed and allocation.placement is not None:
@@ -265,9 +265,7 @@ class Simulator:
         variation = self.settings.speed_variation
         return rate * (1.0 + variation * self._speed_rng.uniform(-1, 1, len(kinds))) if variation else rate
 
-    def _resize_losses(
-        self, kinds: np.ndarray, servers: np.ndarray, workers: np.ndarray
-    ) -> Tuple[np.ndarray, np.ndarray]:
+    def _resize_losses(self, kinds: Array, servers: Array, workers: Array) -> Tuple[Array, Array]:
         """Which running jobs change size, bool [n], and the part of the slot that it costs each, float64 [n]."""
         old_s, old_w = self.servers[self._active], self.workers[self._active]
         resized = ((old_s != servers) | (old_w != workers)) & (old_w > 0) & (workers > 0)
@@ -277,7 +275,7 @@ class Simulator:
         seconds = cost.seconds(self.model_size[kinds], (old_s, old_w), (servers, workers))
         return resized, np.where(resized, np.minimum(seconds / self.workload.slot_seconds, 1.0), 0.0)
 
-    def _failures(self, allocation: Allocation) -> Tuple[np.ndarray, np.ndarray]:
+    def _failures(self, allocation: Allocation) -> Tuple[Array, Array]:
         """Which jobs a node failure hits, bool [n], and the part of the slot that each works, float64 [n]."""
         settings, n = self.settings, len(self._active)
         until = np.ones(n)
@@ -307,7 +305,7 @@ class Simulator:
         self._rate_index = self.trace.type_index * len(fields) + self._rng.integers(len(fields), size=n)
 
 
-def _error_fields(rng: np.random.Generator, count: int, shape: Tuple[int, int]) -> np.ndarray:
+def _error_fields(rng: np.random.Generator, count: int, shape: Tuple[int, ...]) -> Array:
     """Smooth random fields in [-1, 1], float64 [count, *shape]: a coarse grid of 5 x 5, bilinearly refined."""
     coarse = rng.uniform(-1, 1, (count, 5, 5))
     fields = coarse

@@ -9,9 +9,11 @@ from typing import Dict, List, Protocol, Tuple, Union
 
 import numpy as np
 
+from scheduler.core import Array
+
 
 class SpeedModel(Protocol):
-    def table(self, max_servers: int, max_workers: int) -> np.ndarray:
+    def table(self, max_servers: int, max_workers: int) -> Array:
         """Samples/s at (servers, workers), float64 [max_servers + 1, max_workers + 1]; row and column 0 are zero."""
         ...
 
@@ -24,9 +26,9 @@ class MeasuredSpeed:
         points: float64 [k, 3] of servers, workers and the job's speed in samples/s.
     """
 
-    points: np.ndarray
+    points: Array
 
-    def table(self, max_servers: int, max_workers: int) -> np.ndarray:
+    def table(self, max_servers: int, max_workers: int) -> Array:
         from scipy.interpolate import Rbf
 
         servers, workers, speed = self.points.T
@@ -54,7 +56,7 @@ class FittedSpeed:
         if len(self.theta) != 5 or min(self.theta) < 0 or max(self.theta) <= 0:
             raise ValueError(f"speed parameters are {self.theta}: must be five numbers, none below 0, one above 0")
 
-    def table(self, max_servers: int, max_workers: int) -> np.ndarray:
+    def table(self, max_servers: int, max_workers: int) -> Array:
         return _speed_table(np.asarray(self.theta), max_servers, max_workers)
 
 
@@ -80,7 +82,7 @@ class PhysicalSpeed:
     local_mb_per_second: float
     samples_per_step: float = 1.0
 
-    def table(self, max_servers: int, max_workers: int) -> np.ndarray:
+    def table(self, max_servers: int, max_workers: int) -> Array:
         """As if every task had a node of its own."""
         s, w = np.meshgrid(np.arange(1, max_servers + 1), np.arange(1, max_workers + 1), indexing="ij")
         transfer = 2.0 * self.model_size_mb * np.maximum(1.0, w / s) / self.network_mb_per_second
@@ -89,7 +91,7 @@ class PhysicalSpeed:
         return table
 
 
-def fit_speed(servers: np.ndarray, workers: np.ndarray, speed: np.ndarray, weight: np.ndarray) -> FittedSpeed:
+def fit_speed(servers: Array, workers: Array, speed: Array, weight: Array) -> FittedSpeed:
     """Fits Optimus's form by non-negative least squares on the relative error of the time per sample.
 
     Args:
@@ -105,11 +107,11 @@ def fit_speed(servers: np.ndarray, workers: np.ndarray, speed: np.ndarray, weigh
     return FittedSpeed(tuple(float(t) for t in theta / scales))  # type: ignore[arg-type]
 
 
-def _features(servers: np.ndarray, workers: np.ndarray) -> np.ndarray:
+def _features(servers: Array, workers: Array) -> Array:
     return np.stack([1.0 / workers, np.ones_like(workers), workers / servers, workers, servers], axis=-1)
 
 
-def _speed_table(theta: np.ndarray, max_servers: int, max_workers: int) -> np.ndarray:
+def _speed_table(theta: Array, max_servers: int, max_workers: int) -> Array:
     s, w = np.meshgrid(
         np.arange(1, max_servers + 1, dtype=float), np.arange(1, max_workers + 1, dtype=float), indexing="ij"
     )

@@ -7,7 +7,7 @@ from typing import Dict, Optional, Tuple
 
 import numpy as np
 
-from scheduler.core import JobType
+from scheduler.core import Array, JobType
 
 PROCESSES = ("dl2", "poisson", "diurnal", "google")
 
@@ -51,7 +51,7 @@ class Workload:
     name: str
     slot_seconds: float
     resources: Tuple[str, ...]
-    capacity: np.ndarray
+    capacity: Array
     types: Tuple[JobType, ...]
     max_servers: int
     max_workers: int
@@ -74,9 +74,9 @@ class Workload:
                 return index
         raise KeyError(name)
 
-    def speed_tables(self) -> np.ndarray:
+    def speed_tables(self) -> Array:
         """Epochs per slot at (servers, workers) by type, float64 [T, max_servers + 1, max_workers + 1]; cached."""
-        cached: Optional[np.ndarray] = self.__dict__.get("_tables")
+        cached: Optional[Array] = self.__dict__.get("_tables")
         if cached is None:
             tables = []
             for kind in self.types:
@@ -102,16 +102,16 @@ class Trace:
     """
 
     name: str
-    ids: np.ndarray
-    type_index: np.ndarray
-    arrival: np.ndarray
-    epochs: np.ndarray
+    ids: Array
+    type_index: Array
+    arrival: Array
+    epochs: Array
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
-def make_trace(name: str, ids: np.ndarray, type_index: np.ndarray, arrival: np.ndarray, epochs: np.ndarray) -> Trace:
+def make_trace(name: str, ids: Array, type_index: Array, arrival: Array, epochs: Array) -> Trace:
     """Sorts by arrival, then id, and gives the arrays their types."""
     order = np.lexsort((ids, arrival))
     return Trace(

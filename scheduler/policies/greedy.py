@@ -16,11 +16,12 @@ from typing import Dict, List, Optional, Tuple
 
 import numpy as np
 
-from scheduler.core import Allocation, ClusterView, JobsView, JobType, Policy
+from scheduler.core import Allocation, Array, ClusterView, JobsView, JobType, Policy
 from scheduler.placement import Placer
 from scheduler.policies.memo import Memo
 
 Move = Tuple[float, int, int]  # score, servers, workers; best first
+Entry = Tuple[float, int, int, List[Move]]  # minus the score, job, position of the move among its moves
 
 
 class Greedy(Policy):
@@ -38,8 +39,8 @@ class Greedy(Policy):
     def reset(self, seed: int = 0) -> None:
         self._memo = Memo()
         self._moves: Dict[Tuple[int, int, int, int], List[Move]] = {}
-        self._rates: Optional[np.ndarray] = None
-        self._totals: Optional[np.ndarray] = None
+        self._rates: Optional[Array] = None
+        self._totals: Array = np.zeros(0)
 
     def allocate(self, cluster: ClusterView, jobs: JobsView) -> Allocation:
         totals = cluster.totals
@@ -54,7 +55,7 @@ class Greedy(Policy):
             placer.add_pair(i)
         rows = jobs.rate_index.tolist()
         kinds = jobs.type_index.tolist()
-        queue = []
+        queue: List[Entry] = []
         for i in range(len(jobs)):
             if placer.workers[i]:
                 self._push(queue, self._moves_of(placer, i, rows[i], jobs.types[kinds[i]], kinds[i]), 0, i)
@@ -71,7 +72,7 @@ class Greedy(Policy):
         return placer.allocation()
 
     @staticmethod
-    def _push(queue: list, moves: List[Move], position: int, i: int) -> None:
+    def _push(queue: List[Entry], moves: List[Move], position: int, i: int) -> None:
         if position < len(moves):
             heappush(queue, (-moves[position][0], i, position, moves))
 
@@ -82,13 +83,11 @@ class Greedy(Policy):
         key = (row, number, servers * (placer.max_workers + 1) + workers, scarce)
         moves = self._moves.get(key)
         if moves is None:
-            assert self._rates is not None and self._totals is not None
+            assert self._rates is not None
             moves = self._moves[key] = self._score(self._rates[row], servers, workers, kind, scarce, self._totals)
         return moves
 
-    def _score(
-        self, table: np.ndarray, servers: int, workers: int, kind: JobType, scarce: int, totals: np.ndarray
-    ) -> List[Move]:
+    def _score(self, table: Array, servers: int, workers: int, kind: JobType, scarce: int, totals: Array) -> List[Move]:
         new_s, new_w = self._grid[:, 0] + servers, self._grid[:, 1] + workers
         grid = self._grid[(new_s < table.shape[0]) & (new_w < table.shape[1])]
         rate = table[grid[:, 0] + servers, grid[:, 1] + workers]

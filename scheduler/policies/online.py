@@ -9,11 +9,11 @@ to the wrapped policy.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 
-from scheduler.core import Allocation, ClusterView, JobsView, Policy
+from scheduler.core import Allocation, Array, ClusterView, JobsView, Policy
 from scheduler.speeds import FittedSpeed, fit_speed
 
 # Relative seconds per epoch by Optimus's five terms before anything is measured: computation divides over workers, a
@@ -32,7 +32,7 @@ class SpeedHistory:
     def __init__(self, prior_weight: float = 0.01) -> None:
         self.prior_weight = prior_weight
         self._seen: Dict[Tuple[int, int], Tuple[float, int]] = {}
-        self._table: Optional[np.ndarray] = None
+        self._table: Optional[Array] = None
 
     def add(self, servers: int, workers: int, rate: float) -> None:
         """One slot's measured rate, in epochs per slot."""
@@ -43,7 +43,7 @@ class SpeedHistory:
             self._table = None
         self._seen[servers, workers] = (updated, count)
 
-    def table(self, max_servers: int, max_workers: int) -> np.ndarray:
+    def table(self, max_servers: int, max_workers: int) -> Array:
         """Estimated epochs per slot, float64 [max_servers + 1, max_workers + 1]."""
         if self._table is None:
             self._table = self._fit().table(max_servers, max_workers)
@@ -76,7 +76,7 @@ class Online(Policy):
     def reset(self, seed: int = 0) -> None:
         self.policy.reset(seed)
         self._history: Dict[str, SpeedHistory] = {}
-        self._tables: List[np.ndarray] = []
+        self._tables: List[Array] = []
         self._rates = np.zeros((0, 0, 0))
 
     def allocate(self, cluster: ClusterView, jobs: JobsView) -> Allocation:
@@ -101,7 +101,7 @@ class Online(Policy):
         return self._history[name]
 
 
-def online(policy: str, **options: object) -> Online:
+def online(policy: str, **options: Any) -> Online:
     """The policy of that name, wrapped."""
     from scheduler.policies import make
 

@@ -12,7 +12,7 @@ from typing import Tuple
 
 import numpy as np
 
-from scheduler.core import SERVER, WORKER, Allocation, ClusterView, JobsView, Policy
+from scheduler.core import SERVER, WORKER, Allocation, Array, ClusterView, JobsView, Policy
 from scheduler.placement import Placer
 
 _FIRST = -float(np.iinfo(np.int32).max)
@@ -43,7 +43,7 @@ class Optimus(Policy):
             heappush(queue, (gain, i, role))
         return placer.allocation()
 
-    def _gain(self, placer: Placer, i: int, remaining: float, table: np.ndarray) -> Tuple[float, int]:
+    def _gain(self, placer: Placer, i: int, remaining: float, table: Array) -> Tuple[float, int]:
         s, w = placer.servers[i], placer.workers[i]
         if w == 0:
             return _FIRST, WORKER

@@ -11,7 +11,7 @@ from typing import Dict, List
 
 import numpy as np
 
-from scheduler.core import Allocation, ClusterView, JobsView, Policy
+from scheduler.core import Allocation, Array, ClusterView, JobsView, Policy
 from scheduler.placement import Placer
 
 
@@ -38,7 +38,7 @@ class _Packing:
         self.open = np.ones(len(jobs), dtype=bool)
         self.known: Dict[bytes, List[int]] = {}  # by capacity: the jobs whose pairs fill a node, in order
 
-    def fill(self, node: int, capacity: np.ndarray) -> None:
+    def fill(self, node: int, capacity: Array) -> None:
         free, key, order = capacity.copy(), capacity.tobytes(), []
         for i in self.known.get(key, ()):
             if not self._add(i, node, free):
@@ -57,7 +57,7 @@ class _Packing:
         if self.open[order].all():
             self.known[key] = order
 
-    def _best(self, free: np.ndarray) -> int:
+    def _best(self, free: Array) -> int:
         """The job with the highest score on a node with these free units, or -1 if nothing aligns with it."""
         alignment = self.pair @ free
         mean_size = self.size.mean()
@@ -66,7 +66,7 @@ class _Packing:
             return -1
         return int(np.argmax(np.where(self.open, alignment + weight * self.size, -np.inf)))
 
-    def _add(self, i: int, node: int, free: np.ndarray) -> bool:
+    def _add(self, i: int, node: int, free: Array) -> bool:
         if not self.placer.add_pair_at(i, node):
             return False
         free -= self.pair[i]

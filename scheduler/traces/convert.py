@@ -12,7 +12,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from scheduler.core import JobType
+from scheduler.core import Array, JobType
 from scheduler.traces.public import PublicJob
 from scheduler.workload import Arrivals, Trace, Workload, make_trace
 
@@ -68,7 +68,7 @@ def convert(
     jobs: Sequence[PublicJob],
     models: Workload,
     settings: ConvertSettings,
-    nodes: Optional[np.ndarray] = None,
+    nodes: Optional[Array] = None,
 ) -> Converted:
     """Converts a trace.
 
@@ -123,7 +123,7 @@ def _choose(name: str, jobs: Sequence[PublicJob], settings: ConvertSettings) -> 
     return used
 
 
-def _made_up(jobs: Sequence[PublicJob], settings: ConvertSettings) -> np.ndarray:
+def _made_up(jobs: Sequence[PublicJob], settings: ConvertSettings) -> Array:
     """A cluster of equal nodes on which the scarcest resource would be ``load`` busy while jobs arrive."""
     span = max(jobs[-1].submitted - jobs[0].submitted, float(np.mean([job.seconds for job in jobs])))
     held = np.array([[job.cpus, job.gpus, job.memory] for job in jobs])
@@ -132,7 +132,7 @@ def _made_up(jobs: Sequence[PublicJob], settings: ConvertSettings) -> np.ndarray
     return np.tile(np.array(NODE), (max(count, 1), 1))
 
 
-def _fits(worker: Tuple[float, ...], capacity: np.ndarray) -> bool:
+def _fits(worker: Tuple[float, ...], capacity: Array) -> bool:
     return bool((np.array(worker) <= capacity + 1e-9).all(axis=1).any())
 
 
@@ -172,9 +172,9 @@ def _up(value: float, sizes: Sequence[float]) -> float:
     return float(next((size for size in sizes if size >= value - 1e-9), sizes[-1]))
 
 
-def _epochs(workload: Workload, kinds: np.ndarray, jobs: Sequence[PublicJob]) -> np.ndarray:
+def _epochs(workload: Workload, kinds: Array, jobs: Sequence[PublicJob]) -> Array:
     tables = workload.speed_tables()
     counts = np.array([_workers(job) for job in jobs])
     servers, workers = np.minimum(counts, workload.max_servers), np.minimum(counts, workload.max_workers)
     slots = np.array([job.seconds for job in jobs]) / workload.slot_seconds
-    return np.maximum(tables[kinds, servers, workers] * slots, 1e-6)
+    return np.asarray(np.maximum(tables[kinds, servers, workers] * slots, 1e-6))

@@ -15,7 +15,7 @@ PathLike = Union[str, Path]
 
 def shipped_workload() -> Workload:
     """The workload that comes with the package, with speeds fitted from public measurements."""
-    with resources.as_file(resources.files("scheduler").joinpath("data", "workload.yaml")) as path:
+    with resources.as_file(resources.files("scheduler") / "data" / "workload.yaml") as path:
         return native.read_workload(path)
 
 

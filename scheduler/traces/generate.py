@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Optional, Sequence
+from typing import Iterator, Optional, Sequence
 
 import numpy as np
 
+from scheduler.core import Array
 from scheduler.workload import PROCESSES, Trace, Workload, make_trace
 
 
@@ -54,7 +55,7 @@ def draw_trace(
     return make_trace(name, np.arange(1, jobs + 1), kinds, arrival, epochs)
 
 
-def _by_dl2_rules(workload: Workload, rng: np.random.Generator, peak: int, jobs: int) -> np.ndarray:
+def _by_dl2_rules(workload: Workload, rng: np.random.Generator, peak: int, jobs: int) -> Array:
     """Slots of arrival, int64 [jobs]: min(peak, pattern) jobs in each slot from a random offset of 0 to 4 slots."""
     if peak not in workload.arrivals:
         known = ", ".join(map(str, sorted(workload.arrivals))) or "none; choose another process"
@@ -67,12 +68,12 @@ def _by_dl2_rules(workload: Workload, rng: np.random.Generator, peak: int, jobs:
     return np.repeat(np.arange(len(counts)), counts)[:jobs]
 
 
-def _poisson(workload: Workload, rng: np.random.Generator, rate: float):
+def _poisson(workload: Workload, rng: np.random.Generator, rate: float) -> Iterator[int]:
     while True:
         yield int(rng.poisson(rate))
 
 
-def _diurnal(workload: Workload, rng: np.random.Generator, rate: float):
+def _diurnal(workload: Workload, rng: np.random.Generator, rate: float) -> Iterator[int]:
     """A Poisson process whose rate swings as a sine over the day, from a random time of day."""
     given, slot = workload.process, int(rng.integers(workload.process.period_slots))
     while True:
@@ -81,7 +82,7 @@ def _diurnal(workload: Workload, rng: np.random.Generator, rate: float):
         slot += 1
 
 
-def _google(workload: Workload, rng: np.random.Generator, rate: float):
+def _google(workload: Workload, rng: np.random.Generator, rate: float) -> Iterator[int]:
     """A diurnal rate with slow log-normal drift and rare heavy-tailed bursts, as in Google's cluster traces."""
     given, slot, drift = workload.process, int(rng.integers(workload.process.period_slots)), 0.0
     while True:
@@ -95,7 +96,7 @@ def _google(workload: Workload, rng: np.random.Generator, rate: float):
 _COUNTS = {"poisson": _poisson, "diurnal": _diurnal, "google": _google}
 
 
-def _until_enough(counts, peak: Optional[int], jobs: int) -> np.ndarray:
+def _until_enough(counts: Iterator[int], peak: Optional[int], jobs: int) -> Array:
     """Slots of arrival, int64 [jobs], from the counts per slot, each cut to the peak."""
     arrival = np.empty(jobs, dtype=np.int64)
     filled = slot = 0
@@ -108,11 +109,11 @@ def _until_enough(counts, peak: Optional[int], jobs: int) -> np.ndarray:
     raise AssertionError("an arrival process never ends")
 
 
-def _draw_types(workload: Workload, rng: np.random.Generator, jobs: int, types: Optional[Sequence[int]]) -> np.ndarray:
+def _draw_types(workload: Workload, rng: np.random.Generator, jobs: int, types: Optional[Sequence[int]]) -> Array:
     choices = np.arange(len(workload.types)) if types is None else np.asarray(types, dtype=np.int64)
     weight = np.array([workload.types[t].weight for t in choices], dtype=float)
     if not len(choices) or weight.sum() <= 0:
         raise ValueError(f"workload {workload.name!r}: no job type to draw from; give one a weight above 0")
     if (weight == weight[0]).all():
-        return choices[rng.integers(len(choices), size=jobs)]
-    return choices[rng.choice(len(choices), size=jobs, p=weight / weight.sum())]
+        return np.asarray(choices[rng.integers(len(choices), size=jobs)])
+    return np.asarray(choices[rng.choice(len(choices), size=jobs, p=weight / weight.sum())])

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from scheduler.core import JobType
+from scheduler.core import Array, JobType
 from scheduler.speeds import FittedSpeed, MeasuredSpeed, PhysicalSpeed, SpeedModel
 from scheduler.traces.fields import Field, dump, load
 from scheduler.workload import PROCESSES, Arrivals, Trace, Workload, make_trace
@@ -64,7 +64,7 @@ def parse_workload(document: Field, default_name: str) -> Workload:
     )
 
 
-def _capacity(field: Field, resources: Sequence[str]) -> np.ndarray:
+def _capacity(field: Field, resources: Sequence[str]) -> Array:
     rows: List[Tuple[float, ...]] = []
     for group in field.items():
         fields = group.mapping(required=("count", "capacity"))
@@ -105,7 +105,7 @@ def _speed(field: Field, kind: JobType) -> SpeedModel:
         values = tuple(item.number(least=0) for item in theta.items())
         if len(values) != 5 or not any(values):
             raise theta.error(f"has {len(values)} numbers, must have five, one of them above 0")
-        return FittedSpeed(values)  # type: ignore[arg-type]
+        return FittedSpeed(values)
     if form == "table":
         points = field.mapping(required=("form", "points"))["points"]
         return MeasuredSpeed(np.array([_point(item) for item in points.items()]))

@@ -14,6 +14,8 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Unio
 
 import numpy as np
 
+from scheduler.core import Array
+
 PathLike = Union[str, Path]
 PAI_COLUMNS = (
     "job_name",
@@ -61,7 +63,7 @@ def read_openb(path: PathLike) -> List[PublicJob]:
     return jobs
 
 
-def read_openb_nodes(path: PathLike) -> np.ndarray:
+def read_openb_nodes(path: PathLike) -> Array:
     """``openb_node_list_*.csv``: cores, GPUs and GiB per node, float64 [N, 3]."""
     rows = _rows(path, ("cpu_milli", "memory_mib", "gpu"))
     return np.array([[r.number("cpu_milli") / 1000, r.number("gpu"), r.number("memory_mib") / 1024] for r in rows])
