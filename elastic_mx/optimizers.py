@@ -197,6 +197,8 @@ def as_ndarray(array: np.ndarray) -> Any:
 def _flatten(state: Any, arrays: List[np.ndarray]) -> Any:
     if isinstance(state, (tuple, list)):
         return {"parts": [_flatten(part, arrays) for part in state]}
+    if isinstance(state, dict):
+        return {"entries": {name: _flatten(part, arrays) for name, part in state.items()}}
     if isinstance(state, mx.nd.NDArray):
         arrays.append(state.asnumpy())
         return {"array": len(arrays) - 1, "shape": list(state.shape), "dtype": np.dtype(state.dtype).name}
@@ -208,6 +210,8 @@ def _flatten(state: Any, arrays: List[np.ndarray]) -> Any:
 def _restore(structure: Any, arrays: Sequence[np.ndarray]) -> Any:
     if "parts" in structure:
         return tuple(_restore(part, arrays) for part in structure["parts"])
+    if "entries" in structure:
+        return {name: _restore(part, arrays) for name, part in structure["entries"].items()}
     if "array" in structure:
         data = np.asarray(arrays[structure["array"]]).view(np.uint8).reshape(-1)
         value = data.view(structure["dtype"]).reshape(structure["shape"])

@@ -12,6 +12,7 @@ import numpy as np
 
 from elastic_mx.arena import Arena
 from elastic_mx.catalog import Catalog, Key
+from elastic_mx.updates import FusedOptimizer, fusable
 
 CHUNK_BYTES = 256 * 1024
 
@@ -84,21 +85,19 @@ class Values:
 
     def set_optimizer(self, store: int, description: Dict[str, Any], allowed_imports: Sequence[str]) -> None:
         """Update the values of a store with an optimizer from now on; the first description counts."""
-        from elastic_mx.optimizers import ServerOptimizer
-
         if store in self.optimizers:
             return
-        self.optimizers[store] = optimizer = ServerOptimizer(description, allowed_imports)
+        self.optimizers[store] = optimizer = StoreOptimizer(description, allowed_imports)
         for s, key in self.catalog.key_of.items():
             if key.spec.store == store:
-                optimizer.define(s, key.spec.key)
+                optimizer.define(s, key)
 
     def define(self, key: Key) -> None:
         """A key was added to the catalog."""
         optimizer = self.optimizers.get(key.spec.store)
         if optimizer is not None:
             for s in key.slices:
-                optimizer.define(s, key.spec.key)
+                optimizer.define(s, key)
 
     def dump_states(self, slices: Sequence[int]) -> Tuple[List[Any], List[np.ndarray]]:
         """The optimizer states of slices: a structure for each, and all their arrays in order."""
@@ -133,6 +132,48 @@ class Values:
             optimizer = self.optimizers.get(self.catalog.key_of[s].spec.store)
             if optimizer is not None:
                 optimizer.forget(s)
+
+
+class StoreOptimizer:
+    """A store's optimizer: for each slice the NumPy rule where there is one for its dtype, else MXNet's own class."""
+
+    def __init__(self, description: Dict[str, Any], allowed_imports: Sequence[str]) -> None:
+        self.description = description
+        self._fused = FusedOptimizer(description) if fusable(description, "float32") else None
+        self._allowed_imports = allowed_imports
+        self._mxnet: Any = None
+        self._of: Dict[int, Any] = {}
+        if self._fused is None:
+            self._load_mxnet()
+
+    def _load_mxnet(self) -> Any:
+        if self._mxnet is None:
+            from elastic_mx.optimizers import ServerOptimizer
+
+            self._mxnet = ServerOptimizer(self.description, self._allowed_imports)
+        return self._mxnet
+
+    def define(self, s: int, key: Key) -> None:
+        fused = fusable(self.description, key.spec.dtype)
+        self._of[s] = self._fused if fused else self._load_mxnet()
+        self._of[s].define(s, key.spec.key)
+
+    def set_scalars(self, values: Dict[str, float]) -> None:
+        for optimizer in (self._fused, self._mxnet):
+            if optimizer is not None:
+                optimizer.set_scalars(values)
+
+    def update(self, s: int, weight: np.ndarray, gradient: np.ndarray) -> None:
+        self._of[s].update(s, weight, gradient)
+
+    def dump(self, s: int) -> Tuple[Any, List[np.ndarray]]:
+        return self._of[s].dump(s)  # type: ignore[no-any-return]
+
+    def load(self, s: int, structure: Any, arrays: Sequence[np.ndarray]) -> None:
+        self._of[s].load(s, structure, arrays)
+
+    def forget(self, s: int) -> None:
+        self._of[s].forget(s)
 
 
 def updated(key: Key) -> bool:
