@@ -73,6 +73,7 @@ class SlotResult:
         resized: bool [n], running jobs whose size changed.
         failed: bool [n], jobs that lost a task to a node failure.
         lost_seconds: float64 [n], what the resizes cost.
+        spent: float64 [n], the part of the slot that passed until the job finished, else 1.
         used: float64 [R], units in use.
     """
 
@@ -82,6 +83,7 @@ class SlotResult:
     resized: Array
     failed: Array
     lost_seconds: Array
+    spent: Array
     used: Array
 
 
@@ -252,6 +254,7 @@ class Simulator:
             resized=resized,
             failed=failed,
             lost_seconds=lost * self.workload.slot_seconds,
+            spent=np.where(finished, self.end[at] - (self.slot - 1), 1.0),
             used=total,
         )
 

@@ -19,6 +19,8 @@ REGISTRY: Dict[str, Tuple[str, str, Dict[str, Any]]] = {
     "tiresias": ("scheduler.policies.tiresias", "Tiresias", {}),
     "afs": ("scheduler.policies.afs", "Afs", {}),
     "greedy": ("scheduler.policies.greedy", "Greedy", {}),
+    "dl2": ("scheduler.learn.dl2", "Dl2", {}),
+    "dl2x": ("scheduler.learn.dl2x", "Dl2x", {}),
     "greedy-fit": ("scheduler.policies.greedy", "Greedy", {"strict": False}),
 }
 

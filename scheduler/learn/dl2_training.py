@@ -1,0 +1,198 @@
+"""The two phases of DL2 (section 4): cross-entropy on a teacher's decisions, then actor-critic in the simulator.
+
+One object holds the whole of a training run, so that it can be saved at any moment and resumed. Traces come from
+outside; progress, files and figures of merit are the business of ``train.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from scheduler.core import Policy
+from scheduler.learn.dl2 import Dl2Agent
+from scheduler.learn.replay import Batch, Replay
+from scheduler.learn.rollout import Driver, Slot
+from scheduler.learn.window import demonstrate, rows_of, shuffled
+from scheduler.simulator import Simulator
+
+NewSimulator = Callable[[np.random.Generator], Simulator]
+
+
+class WarmUp:
+    """Supervised phase (section 4.2): the network imitates the scheduler that is in place.
+
+    Args:
+        agent: changed in place.
+        teacher: the scheduler to imitate.
+        new_simulator: draws a fresh simulated cluster with a trace.
+        keep: decisions kept for training; each slot of the teacher is kept with probability 1 / ``thin``.
+    """
+
+    def __init__(
+        self,
+        agent: Dl2Agent,
+        teacher: Policy,
+        new_simulator: NewSimulator,
+        rng: np.random.Generator,
+        keep: int = 49152,
+        thin: int = 4,
+    ) -> None:
+        self.agent, self.teacher, self.new_simulator, self.rng = agent, teacher, new_simulator, rng
+        self.optimizer = torch.optim.Adam(agent.policy.parameters(), lr=agent.params.warmup_rate)
+        self._states: List[np.ndarray] = []
+        self._actions: List[np.ndarray] = []
+        self._keep, self._thin = keep, thin
+
+    def watch(self) -> int:
+        """One trace under the teacher; the decisions kept so far."""
+        simulator, params = self.new_simulator(self.rng), self.agent.params
+        self.teacher.reset()
+        while not simulator.finished:
+            cluster, jobs = simulator.observe()
+            allocation = self.teacher.allocate(cluster, jobs)
+            if self.rng.integers(self._thin) == 0 and len(jobs):
+                rows = rows_of(cluster, jobs, self.agent.types)
+                self.add(*demonstrate(cluster, jobs, rows, allocation, params.jobs))
+            simulator.step(allocation)
+        return self.decisions
+
+    def add(self, states: np.ndarray, actions: np.ndarray) -> None:
+        """Takes in decisions, dropping the oldest beyond ``keep``."""
+        self._states.append(states)
+        self._actions.append(actions)
+        while self.decisions - len(self._actions[0]) > self._keep:
+            self._states.pop(0)
+            self._actions.pop(0)
+
+    @property
+    def decisions(self) -> int:
+        return sum(len(a) for a in self._actions)
+
+    def learn(self, updates: int) -> float:
+        """That many updates with batches drawn uniformly; the mean cross-entropy, nats."""
+        states, actions = np.concatenate(self._states), np.concatenate(self._actions)
+        params, total = self.agent.params, 0.0
+        for _ in range(updates):
+            at = self.rng.integers(len(actions), size=params.batch)
+            mixed, labels = shuffled(states[at], actions[at], params.jobs, self.rng)
+            loss = functional.cross_entropy(self.agent.policy(torch.from_numpy(mixed)), torch.from_numpy(labels))
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            total += float(loss.detach())
+        return total / max(updates, 1)
+
+
+class Online:
+    """Reinforcement phase (section 4.3): actor-critic with job-aware exploration and experience replay.
+
+    Args:
+        agent: changed in place.
+        new_simulator: draws a fresh simulated cluster with a trace.
+        clusters: simulated clusters driven side by side.
+    """
+
+    def __init__(
+        self, agent: Dl2Agent, new_simulator: NewSimulator, rng: np.random.Generator, clusters: int = 16
+    ) -> None:
+        params = agent.params
+        self.agent, self.new_simulator, self.rng = agent, new_simulator, rng
+        self.actor = torch.optim.Adam(agent.policy.parameters(), lr=params.online_rate)
+        self.critic = torch.optim.Adam(agent.value.parameters(), lr=params.online_rate)
+        self._drivers = [Driver(agent, new_simulator(rng)) for _ in range(clusters)]
+        width = self._drivers[0].window.vector.size
+        self.replay = Replay(params.replay, width, len(self._drivers[0].window.allowed))
+        self.slots = 0
+        self.traces = 0
+        self.updates = 0
+
+    def play(self, slots: int, learn: bool = True) -> Dict[str, float]:
+        """Plays that many slots, with one update after each once the buffer is full; means of what was seen."""
+        seen: Dict[str, List[float]] = {}
+        until = self.slots + slots
+        while self.slots < until:
+            logits = self.agent.logits(np.stack([d.window.vector for d in self._drivers]))
+            for k, driver in enumerate(self._drivers):
+                slot = driver.act(logits[k], self.rng)
+                if slot is None:
+                    continue
+                self.slots += 1
+                seen.setdefault("reward", []).append(slot.reward)
+                self._store(slot)
+                if slot.following is None:
+                    self.traces += 1
+                    ended = driver.simulator
+                    seen.setdefault("train_jct", []).append(float((ended.end - ended.trace.arrival).mean()))
+                    self._drivers[k] = Driver(self.agent, self.new_simulator(self.rng))
+                if learn and len(self.replay) == self.replay.size:
+                    for name, value in self.update().items():
+                        seen.setdefault(name, []).append(value)
+        return {name: float(np.mean(values)) for name, values in seen.items()}
+
+    def _store(self, slot: Slot) -> None:
+        k = len(slot.actions)
+        if not k:
+            return
+        states = np.stack(slot.states)
+        following = np.zeros_like(states[0]) if slot.following is None else slot.following
+        self.replay.add(
+            Batch(
+                states=states,
+                following=np.broadcast_to(following, states.shape),
+                allowed=np.stack(slot.allowed),
+                actions=np.array(slot.actions, dtype=np.int64),
+                rewards=np.full(k, slot.reward, dtype=np.float32),
+                going_on=np.full(k, 0.0 if slot.following is None else 1.0, dtype=np.float32),
+                log_probs=np.array(slot.log_probs, dtype=np.float32),
+            )
+        )
+
+    def update(self) -> Dict[str, float]:
+        """One step of actor and critic on a replayed batch."""
+        params, agent = self.agent.params, self.agent
+        batch = self.replay.sample(params.batch, self.rng)
+        states, rewards = torch.from_numpy(batch.states), torch.from_numpy(batch.rewards)
+        value_loss = torch.zeros(())
+        if params.actor_critic:
+            with torch.no_grad():
+                ahead = agent.value(torch.from_numpy(batch.following))[:, 0] * torch.from_numpy(batch.going_on)
+                target = rewards + params.discount * ahead
+            values = agent.value(states)[:, 0]
+            advantage = target - values.detach()
+            value_loss = functional.mse_loss(values, target)
+            self.critic.zero_grad()
+            value_loss.backward()
+            self.critic.step()
+        else:
+            advantage = rewards - self.replay.mean_reward
+        advantage = advantage / (advantage.std() + 1e-6)
+        logits = agent.policy(states).masked_fill(~torch.from_numpy(batch.allowed), -1e9)
+        log_probs = functional.log_softmax(logits, dim=1)
+        entropy = -(log_probs.exp() * log_probs).sum(dim=1).mean()
+        taken = log_probs.gather(1, torch.from_numpy(batch.actions)[:, None])[:, 0]
+        if params.clip:
+            ratio = (taken.detach() - torch.from_numpy(batch.log_probs)).exp()
+            advantage = advantage * ratio.clamp(max=params.clip)
+        loss = -(taken * advantage).mean() - params.entropy * entropy
+        self.actor.zero_grad()
+        loss.backward()
+        self.actor.step()
+        self.updates += 1
+        return {"entropy": float(entropy.detach()), "value_loss": float(value_loss.detach())}
+
+    def plain(self) -> Dict[str, Any]:
+        """Optimizers and counters, for a checkpoint. The buffer fills again within a few dozen slots."""
+        return {
+            "actor": self.actor.state_dict(),
+            "critic": self.critic.state_dict(),
+            "counters": [self.slots, self.traces, self.updates],
+        }
+
+    def restore(self, data: Dict[str, Any]) -> None:
+        self.actor.load_state_dict(data["actor"])
+        self.critic.load_state_dict(data["critic"])
+        self.slots, self.traces, self.updates = (int(x) for x in data["counters"])

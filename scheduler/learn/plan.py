@@ -1,0 +1,261 @@
+"""One slot under ``dl2x``: hands out moves by their scores until nothing useful fits or the void wins.
+
+A move's score is the inner product of the job's coefficients, which the network gives once per slot, and the facts of
+the move (``moves.FACTS``). So the network runs once, a job's scores change only when that job grows, and a cluster of
+500 nodes is filled in tens of milliseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import Dict, List, Tuple
+
+import numpy as np
+
+from scheduler.core import Allocation, ClusterView, JobsView
+from scheduler.learn.moves import FACTS, MOVES, RETURN, MoveBook, MoveSet, Prices
+from scheduler.placement import Placer
+
+_BAR = -1e9  # score of a move that cannot be made
+
+
+@dataclass
+class Record:
+    """The decisions of a slot, to be scored again under other coefficients.
+
+    A row is one job at one size, with the moves that were open; a decision chooses one move of one row among all rows
+    that stood then. ``rows`` outlive a decision unless they are replaced; ``born`` and ``gone`` are decision numbers.
+    """
+
+    facts: List[np.ndarray] = field(default_factory=list)  # float32 [MOVES, FACTS]
+    open: List[np.ndarray] = field(default_factory=list)  # bool [MOVES]
+    job: List[int] = field(default_factory=list)
+    born: List[int] = field(default_factory=list)
+    gone: List[int] = field(default_factory=list)
+    row: List[int] = field(default_factory=list)  # per decision; -1 is the void
+    moves: List[np.ndarray] = field(default_factory=list)  # per decision, bool [MOVES]: any of these
+    log_prob: List[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Size:
+    """A size that a job may have in this slot: its moves, and what all jobs of the type at this size have in common.
+
+    ``slots`` is how long an epoch takes after each move, ``closed`` which moves are useless or pass a limit.
+    """
+
+    servers: np.ndarray
+    workers: np.ndarray
+    facts: np.ndarray
+    slots: np.ndarray
+    closed: np.ndarray
+
+
+class Plan:
+    """The state of one slot.
+
+    Args:
+        cluster, jobs: as observed.
+        book: moves for ``jobs.rates``.
+        theta: float64 [n, len(FACTS)], coefficients of each job.
+        void: score of stopping.
+    """
+
+    def __init__(self, cluster: ClusterView, jobs: JobsView, book: MoveBook, theta: np.ndarray, void: float) -> None:
+        self.jobs, self.book, self.theta, self.void = jobs, book, theta, void
+        self.placer = Placer(cluster, jobs)
+        n = len(jobs)
+        prices = Prices(cluster, jobs, book)
+        self._cost_w, self._cost_s = prices.worker * n, prices.server * n  # 1 is a fair share
+        self._remaining = jobs.remaining
+        self._best = np.maximum(book.best[jobs.rate_index], 1e-300)
+        self._running = (jobs.servers > 0) & (jobs.workers > 0)
+        self._lost = lost_fraction(cluster, jobs)
+        self._rows = jobs.rate_index.tolist()
+        self._before = list(zip(jobs.servers.tolist(), jobs.workers.tolist()))
+        self._shares = (prices.worker_share, prices.server_share)
+        self._totals = cluster.totals
+        self._kinds = jobs.type_index.tolist()
+        self._known: Dict[Tuple[int, int, int, int], _Size] = {}
+        self.facts: List[np.ndarray] = []
+        self.scores: List[np.ndarray] = []
+        self.steps: List[Tuple[np.ndarray, np.ndarray]] = []  # servers, workers of each move, per job
+        for i in range(n):
+            facts, score, step = self._look(i)
+            self.facts.append(facts)
+            self.scores.append(score)
+            self.steps.append(step)
+
+    # -- facts ------------------------------------------------------------------------------------------------------
+
+    def _look(self, i: int) -> Tuple[np.ndarray, np.ndarray, Tuple[np.ndarray, np.ndarray]]:
+        """Facts float64 [MOVES, FACTS], scores [MOVES] (``_BAR`` where closed) and sizes of job i's moves."""
+        s, w = self.placer.servers[i], self.placer.workers[i]
+        key = (self._rows[i], self._kinds[i], s, w)
+        size = self._known.get(key)
+        if size is None:
+            size = self._known[key] = self._describe(i, self.book.moves(self._rows[i], s, w), s, w)
+        was_s, was_w = self._before[i]
+        running = self._running[i]
+        if running and was_s >= s and was_w >= w and was_s + was_w > s + w:
+            size = self._with_return(i, s, w, was_s - s, was_w - w)
+        facts = size.facts.copy()
+        if running:
+            same = (size.servers == was_s - s) & (size.workers == was_w - w)
+            facts[:, 5] = same
+            if self._lost[i]:
+                facts[:, 6] = np.where(same, 0.0, self._lost[i])
+        facts[:, 7] = np.maximum(0.0, 1.0 - self._remaining[i] * size.slots)
+        scores = facts @ self.theta[i]
+        scores[size.closed] = _BAR
+        return facts, scores, (size.servers, size.workers)
+
+    def _with_return(self, i: int, s: int, w: int, servers: int, workers: int) -> _Size:
+        """As ``_describe``, with the move back to the size of the slot before."""
+        found = self.book.moves(self._rows[i], s, w)
+        table = self.book.rates[self._rows[i]]
+        rate = found.rate.copy()
+        rate[RETURN] = table[s + servers, w + workers]
+        gain = found.gain.copy()
+        gain[RETURN] = 1.0 - table[s, w] / rate[RETURN] if rate[RETURN] > 0 else 0.0
+        more_s, more_w = found.servers.copy(), found.workers.copy()
+        more_s[RETURN], more_w[RETURN] = servers, workers
+        return self._describe(i, MoveSet(more_s, more_w, rate, gain), s, w)
+
+    def _describe(self, i: int, found: MoveSet, s: int, w: int) -> _Size:
+        cost_w, cost_s = self._cost_w[i], self._cost_s[i]
+        cost = found.workers * cost_w + found.servers * cost_s
+        speed = found.rate / self._best[i]
+        facts = np.zeros((MOVES, len(FACTS)))
+        facts[:, 0] = np.log(np.maximum(found.gain, 1e-9) / np.maximum(cost, 1e-9))
+        facts[:, 1] = np.log(np.maximum(found.servers + found.workers, 1)) / 3.0
+        facts[:, 2] = speed
+        facts[:, 3] = 1.0 if s == 0 and w == 0 else 0.0
+        total = np.maximum(cost + w * cost_w + s * cost_s, 1e-9)
+        facts[:, 4] = np.log(np.maximum(speed, 1e-6) / total) / 3.0
+        slots = 1.0 / np.maximum(found.rate, 1e-300)
+        return _Size(found.servers, found.workers, facts, slots, found.gain <= 1e-9)
+
+    def _renew(self, i: int) -> None:
+        self.facts[i], self.scores[i], self.steps[i] = self._look(i)
+
+    def _try(self, i: int, move: int) -> bool:
+        """Makes a move if it fits; otherwise closes it, and with it every move that asks for no less."""
+        servers, workers = self.steps[i]
+        ds, dw = int(servers[move]), int(workers[move])
+        if self.placer.add(i, ds, dw):
+            return True
+        scores = self.scores[i].copy()
+        scores[(servers >= ds) & (workers >= dw)] = _BAR
+        placer, (worker, server) = self.placer, self._shares
+        left = 1.0 + 1e-9 - np.array(placer.used) / np.maximum(self._totals, 1e-9)
+        need = servers[:, None] * server[i] + workers[:, None] * worker[i]
+        scores[(need > left).any(axis=1)] = _BAR
+        self.scores[i] = scores
+        return False
+
+    # -- choosing ---------------------------------------------------------------------------------------------------
+
+    def best(self) -> Allocation:
+        """Always the move with the highest score, until the void's is higher."""
+        queue = [(-float(score.max()), i) for i, score in enumerate(self.scores)]
+        heapify(queue)
+        while queue:
+            score, i = heappop(queue)
+            if -score <= max(self.void, _BAR / 2):
+                break
+            if self._try(i, int(self.scores[i].argmax())):
+                self._renew(i)
+            heappush(queue, (-float(self.scores[i].max()), i))
+        return self.placer.allocation()
+
+    def sample(self, rng: np.random.Generator) -> Record:
+        """Moves drawn from the softmax over all scores and the void, what does not fit being drawn again."""
+        n = len(self.scores)
+        record = Record()
+        current = [self._open_row(record, i, 0) for i in range(n)]
+        weight = np.append([_log_sum(score) for score in self.scores], self.void)
+        step = 0
+        while n and weight[:n].max() > _BAR / 2:
+            i = int((weight + rng.gumbel(size=n + 1)).argmax())
+            total = _log_sum(weight)
+            if i == n:
+                self._decide(record, -1, np.zeros(MOVES, dtype=bool), self.void - total)
+                break
+            score = self.scores[i]
+            move = int((score + rng.gumbel(size=MOVES)).argmax())
+            if self._try(i, move):
+                chosen = np.zeros(MOVES, dtype=bool)
+                chosen[move] = True
+                self._decide(record, current[i], chosen, float(score[move]) - total)
+                step += 1
+                self._renew(i)
+            record.gone[current[i]] = step
+            weight[i] = _log_sum(self.scores[i])
+            current[i] = self._open_row(record, i, step)
+        for row in current:
+            record.gone[row] = len(record.row)
+        return record
+
+    def follow(self, teacher: Allocation) -> Record:
+        """Another policy's allocation as decisions: each run of tasks for one job is a move, whole or begun."""
+        record = Record()
+        current = [self._open_row(record, i, 0) for i in range(len(self.scores))]
+        step = 0
+        for i, servers, workers in runs_of(teacher):
+            ds, dw = self.steps[i]
+            chosen = (ds <= servers) & (dw <= workers) & (self.scores[i] > _BAR / 2)
+            if not self.placer.add(i, servers, workers):
+                continue
+            if chosen.any():
+                most = (ds + dw)[chosen].max()
+                self._decide(record, current[i], chosen & (ds + dw == most), 0.0)
+                step += 1
+            record.gone[current[i]] = step
+            self._renew(i)
+            current[i] = self._open_row(record, i, step)
+        for row in current:
+            record.gone[row] = step
+        return record
+
+    def _open_row(self, record: Record, i: int, step: int) -> int:
+        record.facts.append(self.facts[i].astype(np.float32))
+        record.open.append(self.scores[i] > _BAR / 2)
+        record.job.append(i)
+        record.born.append(step)
+        record.gone.append(step)
+        return len(record.job) - 1
+
+    @staticmethod
+    def _decide(record: Record, row: int, moves: np.ndarray, log_prob: float) -> None:
+        record.row.append(row)
+        record.moves.append(moves)
+        record.log_prob.append(log_prob)
+
+
+def lost_fraction(cluster: ClusterView, jobs: JobsView) -> np.ndarray:
+    """The part of a slot that a resize would cost each job, float64 [n], 0 to 1."""
+    if cluster.resize_cost is None or not len(jobs):
+        return np.zeros(len(jobs))
+    size = np.array([kind.model_size_mb for kind in jobs.types])[jobs.type_index]
+    old = (jobs.servers, jobs.workers)
+    seconds = cluster.resize_cost.seconds(size, old, (jobs.servers + 1, jobs.workers))
+    return np.clip(np.asarray(seconds, dtype=float) / cluster.slot_seconds, 0.0, 1.0)
+
+
+def runs_of(allocation: Allocation) -> List[Tuple[int, int, int]]:
+    """A placement as runs of tasks placed one after the other for the same job: (job, servers, workers)."""
+    if allocation.placement is None:
+        raise ValueError("a teacher's allocation has no placement: take it from Placer.allocation()")
+    runs: List[List[int]] = []
+    for job, role in zip(allocation.placement.job.tolist(), allocation.placement.role.tolist()):
+        if not runs or runs[-1][0] != job:
+            runs.append([job, 0, 0])
+        runs[-1][1 + role] += 1
+    return [(job, servers, workers) for job, servers, workers in runs]
+
+
+def _log_sum(scores: np.ndarray) -> float:
+    top = float(scores.max())
+    return top + float(np.log(np.exp(scores - top).sum()))

@@ -1,0 +1,125 @@
+"""What dl2 sees and does in a slot: states, actions, limits, job-aware exploration, and what a teacher teaches."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from scheduler.core import JobType
+from scheduler.learn.window import (
+    ACTIONS,
+    ADD_BOTH,
+    ADD_SERVER,
+    ADD_WORKER,
+    Window,
+    demonstrate,
+    rows_of,
+    shuffled,
+    state_size,
+    steps_of,
+)
+from scheduler.placement import Placer
+from scheduler.policies import make
+from scheduler.simulator import Simulator
+from scheduler.speeds import FittedSpeed
+from scheduler.workload import Workload, make_trace
+
+TYPES = {"small": 0, "large": 1}
+
+
+@pytest.fixture
+def simulator() -> Simulator:
+    kind = JobType("small", worker=(2.0, 4.0), server=(2.0, 0.0), speed=FittedSpeed((1.0, 0.1, 0.5, 0.01, 0.0)))
+    workload = Workload(
+        name="tiny",
+        slot_seconds=100.0,
+        resources=("cpu", "gpu"),
+        capacity=np.full((2, 2), 8.0),
+        types=(kind, replace(kind, name="large", worker=(4.0, 4.0))),
+        max_servers=4,
+        max_workers=4,
+    )
+    return Simulator(workload, make_trace("t", np.arange(3), np.array([0, 1, 0]), np.zeros(3), np.full(3, 400.0)))
+
+
+def window_of(simulator: Simulator, size: int = 4, fill: bool = True) -> Window:
+    cluster, jobs = simulator.observe()
+    return Window(Placer(cluster, jobs), rows_of(cluster, jobs, TYPES), 0, size, fill)
+
+
+def test_a_state_is_type_age_remaining_share_workers_servers(simulator: Simulator) -> None:
+    window = window_of(simulator)
+    assert window.vector.shape == (state_size(4, 2),)
+    assert window.act(ACTIONS * 1 + ADD_BOTH)
+    share = max((4 + 2) / 16, 4 / 16)
+    np.testing.assert_allclose(window.state[1], [0, 1, 0, 1, share, 1 / 4, 1 / 4], rtol=1e-6)
+    np.testing.assert_allclose(window.state[3], 0)  # there is no fourth job
+
+
+def test_actions_of_absent_jobs_and_beyond_limits_are_closed_and_the_void_ends_the_window(
+    simulator: Simulator,
+) -> None:
+    window = window_of(simulator)
+    assert not window.allowed[ACTIONS * 3 : ACTIONS * 4].any()
+    for _ in range(4):
+        assert window.act(ADD_SERVER)
+    assert window.allowed[:ACTIONS].tolist() == [True, False, False]
+    assert not window.done
+    assert window.act(ACTIONS * 4)
+    assert window.done
+
+
+@pytest.mark.parametrize("fill", [True, False])
+def test_what_does_not_fit_is_drawn_again_or_ends_the_slot(simulator: Simulator, fill: bool) -> None:
+    window = window_of(simulator, fill=fill)
+    for _ in range(4):  # both nodes are out of gpu units
+        assert window.act(ADD_WORKER)
+    assert not window.act(ACTIONS * 2 + ADD_WORKER)
+    assert window.done is not fill
+    if fill:
+        assert not window.allowed[ACTIONS * 2 + ADD_WORKER]
+        assert window.allowed[ACTIONS * 2 + ADD_SERVER]
+
+
+def test_exploration_mends_the_first_poor_job(simulator: Simulator) -> None:
+    window = window_of(simulator)
+    assert window.poor(10.0) is None
+    window.act(ACTIONS * 2 + ADD_SERVER)
+    assert window.poor(10.0) == ACTIONS * 2 + ADD_WORKER
+    window.act(ACTIONS * 0 + ADD_WORKER)
+    assert window.poor(10.0) == ADD_SERVER
+    window.act(ADD_SERVER)
+    window.act(ADD_WORKER)
+    window.act(ADD_WORKER)
+    window.act(ACTIONS * 2 + ADD_WORKER)
+    assert window.poor(2.9) == ADD_SERVER  # three workers to one server
+
+
+def test_a_teacher_is_replayed_action_by_action_in_windows_that_end_with_the_void(simulator: Simulator) -> None:
+    cluster, jobs = simulator.observe()
+    allocation = make("drf").allocate(cluster, jobs)
+    assert allocation.placement is not None
+    steps = steps_of(allocation.placement)
+    assert {what for _, what in steps} == {ADD_BOTH}
+    states, actions = demonstrate(cluster, jobs, rows_of(cluster, jobs, TYPES), allocation, 2)
+    assert len(actions) == len(steps) + 2  # two windows, each with a void
+    assert (actions == ACTIONS * 2).sum() == 2
+    assert states.shape == (len(actions), state_size(2, 2))
+    live = Window(Placer(cluster, jobs), rows_of(cluster, jobs, TYPES), 0, 2, True)
+    for state, action in zip(states, actions):
+        if live.done:
+            break
+        np.testing.assert_allclose(state, live.vector, rtol=1e-6)
+        live.act(int(action))
+
+
+def test_shuffling_moves_job_and_action_together(simulator: Simulator) -> None:
+    rng = np.random.default_rng(0)
+    states = np.arange(24, dtype=np.float32).reshape(2, 12)  # two windows of four jobs with three inputs
+    actions = np.array([ACTIONS * 2 + ADD_SERVER, ACTIONS * 4])
+    mixed, moved = shuffled(states, actions, 4, rng)
+    assert moved[1] == ACTIONS * 4
+    job, what = divmod(int(moved[0]), ACTIONS)
+    assert what == ADD_SERVER
+    np.testing.assert_array_equal(mixed[0].reshape(4, 3)[job], states[0].reshape(4, 3)[2])
+    np.testing.assert_array_equal(np.sort(mixed[1]), np.sort(states[1]))
