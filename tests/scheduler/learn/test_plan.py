@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from typing import Optional
 
 import numpy as np
 import pytest
@@ -28,10 +29,10 @@ def workload(nodes: int = 4) -> Workload:
     return Workload("w", 100.0, ("cpu", "gpu"), np.full((nodes, 2), 8.0), (kind, other), 16, 16)
 
 
-def simulator(jobs: int = 3, nodes: int = 4, settings: SimulatorSettings = SimulatorSettings()) -> Simulator:
+def simulator(jobs: int = 3, nodes: int = 4, cost: Optional[LinearCost] = None) -> Simulator:
     kinds = np.arange(jobs) % 2
     trace = make_trace("t", np.arange(jobs), kinds, np.zeros(jobs), np.linspace(100, 2000, jobs))
-    return Simulator(workload(nodes), trace, settings)
+    return Simulator(workload(nodes), trace, SimulatorSettings(resize_cost=cost))
 
 
 def test_moves_are_the_best_splits_of_each_size() -> None:
@@ -49,8 +50,8 @@ def test_moves_are_the_best_splits_of_each_size() -> None:
 
 
 @pytest.mark.parametrize("cost", [None, LinearCost(20.0)])
-def test_recorded_decisions_have_the_probabilities_with_which_they_were_taken(cost: object) -> None:
-    env = simulator(jobs=5, settings=SimulatorSettings(resize_cost=cost))  # type: ignore[arg-type]
+def test_recorded_decisions_have_the_probabilities_with_which_they_were_taken(cost: Optional[LinearCost]) -> None:
+    env = simulator(jobs=5, cost=cost)
     agent, rng = Dl2xAgent(seed=1), np.random.default_rng(0)
     with torch.no_grad():
         agent.network.theta.weight.normal_(0, 0.3)
