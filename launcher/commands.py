@@ -15,6 +15,7 @@ from launcher.registry import JobEntry, Registry, RegistryError
 
 F = TypeVar("F", bound=Callable[..., Any])
 STATUS_PATIENCE = 3.0
+WIDTH = 200
 
 
 def plain_errors(function: F) -> F:
@@ -162,6 +163,8 @@ def _print(*parts: Any) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, width=WIDTH)  # for grep and the like: nothing is folded
     for part in parts:
         console.print(part, markup=False) if isinstance(part, str) else console.print(part)
 

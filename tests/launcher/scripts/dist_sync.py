@@ -1,0 +1,17 @@
+"""A script that knows nothing of us: MXNet's own dist_sync, pushed and pulled STEPS times; prints what it sees."""
+
+import os
+import sys
+import time
+
+import mxnet as mx
+
+kv = mx.kv.create(sys.argv[1])
+kv.init("weight", mx.nd.zeros((4,)))
+out = mx.nd.zeros((4,))
+for _ in range(int(os.environ.get("STEPS", "5"))):
+    kv.push("weight", mx.nd.ones((4,)) * (kv.rank + 1))
+    kv.pull("weight", out=out)
+    out.wait_to_read()
+    time.sleep(float(os.environ.get("PAUSE", "0")))
+print("type", type(kv).__name__, "rank", kv.rank, "of", kv.num_workers, "weight", out.asnumpy().tolist())

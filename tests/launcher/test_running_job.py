@@ -1,0 +1,121 @@
+"""The commands about a running job, on real jobs: scale, status, stop, failures while it trains, drop-in scripts."""
+
+import json
+import signal
+
+import pytest
+
+from tests.launcher.harness import SCRIPTS, wait_until
+
+ELASTIC = ("--", "python", SCRIPTS / "train.py")
+
+
+def training(shell, workers, servers, **environment):
+    """A job named `digits` that trains until the file STOP exists."""
+    options = ("--name", "digits", "-n", workers, "-s", servers)
+    job = shell.launch(*options, *ELASTIC, STOP=str(shell.folder / "STOP"), **environment)
+    wait_until(lambda: job.out.count("training") == workers, 90)
+    return job
+
+
+def finish(shell, job):
+    (shell.folder / "STOP").write_text("")
+    assert job.wait() == 0, job.err
+
+
+def status(shell):
+    return json.loads(shell.run("status", "digits", "--json").stdout)
+
+
+def test_a_job_is_scaled_up_and_down_and_tells_what_that_cost(shell):
+    job = training(shell, 1, 1)
+    up = shell.run("scale", "digits", "--workers", 2, "--servers", 2, timeout=90)
+    assert up.returncode == 0, up.stderr
+    assert up.stdout.startswith("digits has 2 workers and 2 servers from step ")
+    assert "median step" in up.stdout and up.stdout.count("\n") == 1
+    body = status(shell)
+    assert [w["name"] for w in body["workers"]] == ["worker-0", "worker-1"]
+    assert [s["name"] for s in body["servers"]] == ["server-0", "server-1"]
+    assert body["coordinator"].startswith("tcp://127.0.0.1:") and body["pid"] == job.process.pid
+    down = shell.run("scale", "digits", "--workers", 1, "--servers", 1, "--json", timeout=90)
+    cost = json.loads(down.stdout)
+    assert (cost["workers"], cost["servers"], cost["generation"]) == (1, 1, body["generation"] + 1)
+    assert cost["bytes_moved"] > 0 and cost["median_step_seconds"] > 0
+    again = shell.run("scale", "digits", "--workers", 1)
+    assert again.stdout == "digits has 1 worker and 1 server already: nothing to do\n"
+    assert len(status(shell)["resizes"]) == body["generation"] + 1
+    shown = shell.run("status", "digits").stdout
+    assert "worker-0" in shown and "server-0" in shown and "+1 server" in shown
+    finish(shell, job)
+
+
+def test_a_worker_that_fails_before_it_joins_costs_its_resize_only(shell):
+    job = training(shell, 1, 1, FAIL="worker-1")
+    ran = shell.run("scale", "digits", "--workers", 2, timeout=90)
+    assert ran.returncode == 1 and ran.stderr.count("\n") == 1
+    assert "worker-1 ended with status 5 before it joined; the job goes on without it" in ran.stderr
+    assert len(status(shell)["workers"]) == 1
+    finish(shell, job)
+    assert "worker-1 ended with status 5, but the job did not count on it" in job.err
+
+
+@pytest.mark.parametrize(
+    ("end", "line"), [(3, "worker-1 failed with status 3"), (0, "worker-1 ended without taking leave of the job")]
+)
+def test_a_member_that_ends_while_the_job_trains_ends_it(shell, end, line):
+    job = training(shell, 2, 1)
+    (shell.folder / "STOP.worker-1").write_text(str(end))
+    assert job.wait(20) == (end or 1)
+    assert line in job.err
+
+
+def test_a_stopped_job_leaves_nothing(shell):
+    job = training(shell, 2, 2)
+    ran = shell.run("stop", "digits")
+    assert (ran.returncode, ran.stdout) == (0, "digits has stopped\n")
+    assert job.wait(1) == 143 and shell.processes() == {}
+    assert "no job is running" in shell.run("status").stdout
+
+
+def test_a_size_that_is_asked_for_when_the_job_ends_is_declined(shell):
+    job = training(shell, 1, 1)
+    job.process.send_signal(signal.SIGTERM)
+    assert job.wait(20) == 143
+    ran = shell.run("scale", "digits", "--workers", 2)
+    assert ran.returncode == 1 and "there is no job 'digits'" in ran.stderr
+
+
+@pytest.mark.parametrize(("name", "store"), [("dist_sync", "ElasticKVStore"), ("dist_device_sync", "ElasticKVStore")])
+def test_a_script_that_knows_nothing_of_us_runs_on_our_store(shell, name, store):
+    ran = shell.run("launch", "--drop-in", "-n", 2, "--", "python", SCRIPTS / "dist_sync.py", name, timeout=90)
+    assert ran.returncode == 0, ran.stderr
+    lines = sorted(ran.stdout.splitlines())
+    assert [line.partition(" weight")[0] for line in lines] == [
+        f"[worker-{rank}] type {store} rank {rank} of 2" for rank in (0, 1)
+    ]
+    assert all(line.endswith("weight [3.0, 3.0, 3.0, 3.0]") for line in lines), lines
+
+
+def test_the_environments_own_sitecustomize_runs_before_a_drop_in_script_too(shell):
+    shell.script("import sys; sys.stderr.write('the site is customised\\n')", "sitecustomize.py")
+    path = f"{shell.folder}:{shell.environment['PYTHONPATH']}"
+    ran = shell.run("launch", "--drop-in", "--", "python", "-c", "print('ran')", PYTHONPATH=path)
+    assert ran.stdout == "[worker-0] ran\n"
+    assert "[worker-0] the site is customised" in ran.stderr.splitlines()
+
+
+def test_a_drop_in_job_is_resized_and_says_what_it_cannot_promise(shell):
+    options = ("--drop-in", "--name", "digits", "--", "python", SCRIPTS / "dist_sync.py", "dist_sync")
+    job = shell.launch(*options, STEPS="1000", PAUSE="0.02")
+    wait_until(lambda: status_or_none(shell), 60)
+    ran = shell.run("scale", "digits", "--servers", 2, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    assert "no promise about them" in shell.run("status", "digits").stdout
+    job.process.send_signal(signal.SIGTERM)
+    job.wait()
+
+
+def status_or_none(shell):
+    ran = shell.run("status", "digits", "--json")
+    body = json.loads(ran.stdout) if ran.returncode == 0 else {}
+    return body if any(worker["step"] > 0 for worker in body.get("workers", ())) else None
