@@ -76,7 +76,7 @@ def carried(user: Any, create: bool = False) -> List[Carried]:
         user: the Trainer or Module.
         create: make optimizer states that do not exist yet, so that they can be filled.
     """
-    found = list(_unpushed(user))
+    found = list(unpushed(user))
     if updates_on_workers(user):
         weights = list(_weights(user))
         found += [Carried(f"w:{index}", arrays[0], arrays[1:]) for index, arrays in weights]
@@ -84,7 +84,8 @@ def carried(user: Any, create: bool = False) -> List[Carried]:
     return found
 
 
-def _unpushed(user: Any) -> Iterator[Carried]:
+def unpushed(user: Any) -> Iterator[Carried]:
+    """What training changes without ever pushing it: running statistics."""
     if isinstance(user, mx.gluon.Trainer):
         for i, parameter in enumerate(user._params):
             if parameter.grad_req == "null" and parameter._data is not None:

@@ -24,6 +24,7 @@ class Stores:
         self.names = names
         self.stores: Dict[int, Any] = {}
         self._received: Dict[int, bool] = {}
+        self._snapshot: Dict[Tuple[int, str], Any] = {}
 
     def before_ready(self) -> None:
         """A joining worker is about to say that it is ready: make the stores that its Trainers will use.
@@ -68,6 +69,13 @@ class Stores:
                 store.pull_named(carry.COUNTS, [counts])
                 carry.set_counts(user, counts.asnumpy())
 
+    def snapshot(self) -> None:
+        """A step has ended and what it leaves is sent later, when the next forward pass has changed statistics."""
+        for number, store in list(self.stores.items()):
+            user = carry.user_of(store)
+            for item in carry.unpushed(user) if user is not None else ():
+                self._snapshot[number, item.name] = item.array.copy()
+
     def send(self, ticket: Ticket) -> None:
         """This worker speaks for the members: store what no push carries, before it takes leave of a generation."""
         for store in list(self.stores.values()):
@@ -77,7 +85,8 @@ class Stores:
             carried = carry.carried(user)
             self._define(store, carried)
             for item in carried:
-                store.init_named(item.name, item.array, self.worker.begin_last_word(ticket))
+                array = self._snapshot.pop((store.number, item.name), item.array)
+                store.init_named(item.name, array, self.worker.begin_last_word(ticket))
             if carry.updates_on_workers(user):
                 counts = carry.counts(user, carry.number_of_indices(user))
                 self.worker.define([self._counts_key(store.number, user)])

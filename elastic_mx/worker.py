@@ -162,6 +162,9 @@ class Worker:
             self._wait(lambda: not self.machine.joining)
             if self._joined is None:
                 self._joined = Position(step=self.machine.begun + 1, history=((0, self.num_workers),))
+        if self.finished:
+            logger.warning("%s: the other workers finished while it was starting; nothing is left to train", self.name)
+            raise Released(0)
         if joining and self.stores is not None:
             if self.stores.gradients_are_computed():
                 self._skipping = set()
@@ -281,11 +284,14 @@ class Worker:
     def end_call(self) -> None:
         """All operations of a script's call have begun."""
         with self._changed:
-            if self.machine.may_end_step() and not self._must_switch_late():
+            late = self.machine.may_end_step() and self._must_switch_late()
+            if not late:
                 self.machine.end_call()
             last_words = self._last_words()
             if self.machine.pending_switch is not None:
                 self._wake()
+        if late:
+            self.stores.snapshot()
         self._speak(last_words)
 
     def _must_switch_late(self) -> bool:

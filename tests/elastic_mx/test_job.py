@@ -45,13 +45,15 @@ def test_a_worker_joins_and_leaves_and_each_round_has_the_members_sum(tmp_path):
     assert np.array_equal(totals, expected)
 
 
-def train(tmp_path, changes=(), workers=1, **env):
+def train(tmp_path, changes=(), workers=1, replies=None, **env):
     """Run scripts/gluon.py through `changes` (step to wait for, workers, servers); what each worker left behind."""
     with Job("gluon.py", workers=workers, servers=1, out=tmp_path, **env) as job:
         for number, (step, wanted, servers) in enumerate(changes):
             job.wait_for_step(step)
             reply = job.scale(number + 1, workers=wanted, servers=servers)
             assert reply.error == ""
+            if replies is not None:
+                replies.append(reply.body)
         assert set(job.wait(90).values()) == {0}
     return {
         path.stem: (json.loads(path.read_text()), dict(np.load(path.with_suffix(".npz"))))
@@ -74,3 +76,15 @@ def test_workers_that_come_and_go_use_each_sample_once_and_train_as_one_would(tm
     for name in ("worker-0", "worker-1"):
         for parameter, value in ended[name][1].items():
             np.testing.assert_allclose(value, alone[1][parameter], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("update", ["worker", "server"])
+def test_a_worker_that_joins_begins_with_the_others_weights_and_statistics(tmp_path, update):
+    replies = []
+    env = dict(UPDATE=update, EPOCHS=40, PAUSE=0.05, STATES=1, OPTIMIZER="adam", PARAMETERS='{"learning_rate": 0.01}')
+    ended = train(tmp_path, changes=[(30, 2, None)], replies=replies, **env)
+    step = replies[0]["step"]
+    old, new = ended["worker-0"][0], ended["worker-1"][0]
+    assert new["used"][0][0] == old["used"][step][0] >= 3, "it begins in the epoch that the job is in"
+    np.testing.assert_allclose(new["before"][0], old["before"][step], rtol=1e-6, atol=1e-7)
+    assert abs(new["accuracy"] - old["accuracy"]) < 0.02

@@ -37,9 +37,21 @@ loader = gluon.data.DataLoader(
     batch_sampler=elastic_mx.data.BatchSampler(N, BATCH, seed=3),
     num_workers=int(os.environ.get("LOADERS", "0")),
 )
-used = []
+used, before = [], []
+
+
+def state():
+    """All parameters, statistics among them, as one list; None while shapes are not known."""
+    parameters = net.collect_params().values()
+    if any(p._deferred_init for p in parameters):
+        return None
+    return [float(x) for p in parameters for x in p.data().asnumpy().ravel()]
+
+
 for epoch in elastic_mx.epochs(EPOCHS):
     for x, y, index in loader:
+        if os.environ.get("STATES"):
+            before.append(state())
         used.append([epoch, [int(i) for i in index.asnumpy()]])
         with autograd.record():
             value = loss(net(x), y)
@@ -52,4 +64,4 @@ if "OUT" in os.environ:
     values = {str(i): p.data().asnumpy() for i, p in enumerate(net.collect_params().values())}
     np.savez(os.environ["OUT"] + ".npz", **values)
     with open(os.environ["OUT"] + ".json", "w") as file:
-        json.dump({"used": used, "accuracy": accuracy}, file)
+        json.dump({"used": used, "accuracy": accuracy, "before": before}, file)
