@@ -97,7 +97,8 @@ class Worker:
         self._link.register("worker")
         welcome = self._link.receive()
         if not isinstance(welcome, m.Welcome):
-            raise JobError(f"{self.name} was sent away by its job: {welcome}")
+            logger.warning("%s is not needed any more", self.name)
+            raise Released(0)
         self.job = JobSettings(**welcome.settings)
         self.catalog = Catalog(self.job.slice_bytes)
         self.machine = WorkerMachine(self.name, welcome.generation, welcome.joining)
@@ -463,9 +464,9 @@ class Worker:
                     }
                 )
         elif isinstance(message, m.Release):
-            if machine.joining:
-                raise JobError(f"{self.name} was released before it joined: {message.reason}")
             self.finished = True
+            if machine.joining:
+                self._error = Released(0)
 
     def _begin_if_told(self) -> None:
         begin, machine = self._begin, self.machine

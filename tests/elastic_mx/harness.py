@@ -73,11 +73,18 @@ class Job:
         link.socket.close()
         context.term()
 
-    def request(self, message: m.Message, timeout: float = 60) -> m.Reply:
+    def send(self, message: m.Message) -> None:
+        self._requests.append(message)
+
+    def reply(self, request: int, timeout: float = 60) -> m.Reply:
+        """Wait for the answer to a request that was sent."""
         with self._changed:
-            self._requests.append(message)
-            assert self._changed.wait_for(lambda: message.request in self.replies, timeout), f"no reply to {message}"
-            return self.replies[message.request]
+            assert self._changed.wait_for(lambda: request in self.replies, timeout), f"no reply to request {request}"
+            return self.replies[request]
+
+    def request(self, message: m.Message, timeout: float = 60) -> m.Reply:
+        self.send(message)
+        return self.reply(message.request, timeout)
 
     def scale(self, number: int, workers: Optional[int] = None, servers: Optional[int] = None) -> m.Reply:
         return self.request(m.Scale(request=number, workers=workers, servers=servers))

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from elastic_mx import messages as m
 from tests.elastic_mx.harness import Job
 
 
@@ -88,3 +89,29 @@ def test_a_worker_that_joins_begins_with_the_others_weights_and_statistics(tmp_p
     assert new["used"][0][0] == old["used"][step][0] >= 3, "it begins in the epoch that the job is in"
     np.testing.assert_allclose(new["before"][0], old["before"][step], rtol=1e-6, atol=1e-7)
     assert abs(new["accuracy"] - old["accuracy"]) < 0.02
+
+
+def test_fifty_requests_back_to_back_all_take_effect_or_lead_to_the_last(tmp_path):
+    stop = tmp_path / "stop"
+    with Job("rounds.py", workers=1, servers=1, out=tmp_path, STEPS=100000, PAUSE=0.002, STOP=stop) as job:
+        for number in range(1, 51):
+            job.send(m.Scale(request=number, servers=1 + number % 3, workers=1 + number % 2))
+        replies = [job.reply(number, timeout=110) for number in range(1, 51)]
+        assert all(reply.error == "" for reply in replies)
+        assert (replies[-1].body["workers"], replies[-1].body["servers"]) == (1, 3)
+        stop.touch()
+        assert set(job.wait().values()) == {0}
+    totals = np.load(tmp_path / "worker-0.npy")
+    assert all(row[0] in (1, 2) and np.array_equal(row, row[0] * np.array([1, 2, 3, 4])) for row in totals)
+
+
+def test_a_resize_in_the_first_and_one_in_the_last_step(tmp_path):
+    stop = tmp_path / "stop"
+    with Job("rounds.py", workers=2, servers=1, out=tmp_path, STEPS=100000, PAUSE=0.2, STOP=stop) as job:
+        assert job.scale(1, servers=2).error == ""
+        stop.touch()
+        late = job.scale(2, servers=1)
+        assert late.error == "" or "finished" in late.error
+        assert set(job.wait().values()) == {0}
+    totals = np.load(tmp_path / "worker-0.npy")
+    assert np.array_equal(totals, [[2, 4, 6, 8]] * len(totals))
