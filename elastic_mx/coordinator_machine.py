@@ -77,6 +77,7 @@ class CoordinatorMachine:
         self.resizes: List[Dict[str, Any]] = []
         self.finished: Set[str] = set()
         self.optimizers: Dict[int, m.SetOptimizer] = {}
+        self.dead: Set[str] = set()
         self.over = False
         self.story: Deque[str] = deque(maxlen=STORY_LENGTH)
         self._next = {"worker": 0, "server": 0}
@@ -247,6 +248,8 @@ class CoordinatorMachine:
         role = self.launched.pop(name, None)
         self.processes.pop(name, None)
         self.deferred = [register for register in self.deferred if register.name != name]
+        if status:
+            self.dead.add(name)
         if counts and status:
             self._end(f"{name} failed with status {status}", status)
         if counts or role is None or name in self.finished or self.over:
@@ -523,6 +526,7 @@ class CoordinatorMachine:
             "keys": len(self.table.keys),
             "resizes": self.resizes,
             "drop_in": self.settings.drop_in,
+            "dead": sorted(self.dead),
         }
 
     def _state(self) -> str:

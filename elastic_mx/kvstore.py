@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 from mxnet.kvstore import KVStore, KVStoreBase
 
-from elastic_mx import data, engine, optimizers
+from elastic_mx import data, engine, optimizers, states
 from elastic_mx.catalog import Key
 from elastic_mx.joining import Stores
 from elastic_mx.link import JobError
@@ -149,7 +149,12 @@ class ElasticKVStore(KVStore):
         pairs = _pairs(key, out)
         keys = self._keys(pairs)
         for entry, (name, arrays) in zip(keys, pairs):
-            self._enqueue(entry, name, self._worker.begin_pull(), write=arrays, priority=priority)
+            if arrays[0].stype == "default":
+                self._enqueue(entry, name, self._worker.begin_pull(), write=arrays, priority=priority)
+            elif not ignore_sparse:
+                raise ValueError(
+                    f"key {name[2:]!r} cannot be pulled into a {arrays[0].stype} array: use row_sparse_pull"
+                )
         self._worker.end_call()
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
@@ -163,6 +168,58 @@ class ElasticKVStore(KVStore):
         for i, (entry, (name, arrays), targets) in enumerate(zip(keys, pairs, outs)):
             self._enqueue(entry, name, self._share(ticket, i), [_sum(arrays)], targets, priority)
         self._worker.end_call()
+
+    def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
+        """Write the rows `row_ids` of each key's value to `out`, row_sparse or dense; waits for them.
+
+        Args:
+            key: a key or a list of keys.
+            out: an NDArray, or a list of them, for each key.
+            row_ids: an int64 NDArray, or a list of them, for each of `out`; repeated and unsorted rows are fine.
+        """
+        assert out is not None and row_ids is not None
+        pairs, ids = _pairs(key, out), [arrays for _, arrays in _pairs(key, row_ids)]
+        for entry, (_, arrays), wanted in zip(self._keys(pairs), pairs, ids):
+            wanted = wanted * len(arrays) if len(wanted) == 1 else wanted
+            for target, numbers in zip(arrays, wanted):
+                rows = np.unique(numbers.asnumpy().astype(np.int64))
+                values = self._worker.pull_rows(entry, rows)
+                if target.stype == "row_sparse":
+                    mx.nd.sparse.row_sparse_array((values, rows), shape=target.shape, dtype=values.dtype).copyto(target)
+                else:
+                    target[:] = 0
+                    target[mx.nd.array(rows, dtype="int64")] = mx.nd.array(values, dtype=values.dtype)
+
+    def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
+        """Write the optimizer states, which the servers hold, to a file; `dump_optimizer` adds the optimizer's data."""
+        keys = [
+            key for (store, name), key in self._worker.catalog.keys.items() if store == self.number and name[1] == ":"
+        ]
+        keys = [key for key in keys if key.spec.key[:2] in ("i:", "s:")]
+        states.save(fname, keys, self._worker.pull_states(keys), self._description() if dump_optimizer else None)
+
+    def load_optimizer_states(self, fname: str) -> None:
+        """Give the servers the optimizer states that `save_optimizer_states` wrote, on any number of servers.
+
+        Raises:
+            ValueError: the file is none of its, or of another model.
+        """
+        found = states.load(fname, {name: k for (n, name), k in self._worker.catalog.keys.items() if n == self.number})
+        if self._worker.rank == 0:
+            self._worker.push_states(found)
+
+    def _description(self) -> Any:
+        if self._optimizer is None:
+            raise ValueError("this store has no optimizer: call set_optimizer first")
+        return optimizers.describe(self._optimizer)
+
+    def _barrier(self) -> None:
+        """Wait until every member has called this."""
+        self._worker.barrier(self.number)
+
+    def get_num_dead_node(self, node_id: int = 0, timeout: int = 60) -> int:
+        """How many of this job's processes have failed."""
+        return len(self._worker.status()["dead"])
 
     def _share(self, ticket: Any, i: int) -> Any:
         """The ticket for the i-th key of a call: each key is an operation of its own."""
@@ -204,13 +261,17 @@ class ElasticKVStore(KVStore):
         client = self._worker
         scalars = self._scalars(ticket) if read and not init else None
 
+        sparse = bool(read) and read[0].stype == "row_sparse"
+
         def start(done: Callable[[], None]) -> None:
+            values, rows = engine.row_sparse_views(read[0]) if sparse else (None, None)
             client.submit(
                 Operation(
                     key,
                     ticket,
                     done,
-                    push=engine.view(read[0]).reshape(-1) if read else None,
+                    push=engine.view(read[0]).reshape(-1) if read and not sparse else values,
+                    rows=rows,
                     pull=engine.writable_view(first).reshape(-1) if first is not None else None,
                     init=init,
                     scalars=scalars,

@@ -16,6 +16,7 @@ from mxnet.optimizer import Optimizer
 from elastic_mx.messages import ProtocolError
 
 PLAIN = (int, float, bool, str, type(None))
+_SPARSE = ("adagrad", "ftrl", "groupadagrad")  # MXNet updates these row by row wherever a gradient has rows
 WHOLE_TENSOR = ("lamb", "lars", "lbsgd")
 _KEPT_BY_SERVER = ("num_update", "begin_num_update", "m_schedule", "aggregate_num")
 _BOOKS = ("lr_mult", "wd_mult", "idx2name", "param_dict", "_index_update_count", "_all_index_update_counts")
@@ -130,6 +131,20 @@ class ServerOptimizer:
         if s not in self._states:
             self._states[s] = self.optimizer.create_state_multi_precision(s, value)
         self._call(s, value, as_ndarray(gradient))
+        value.wait_to_read()
+
+    def update_rows(self, s: int, weight: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
+        """As `update`, with a gradient of which only `rows` are not zero."""
+        name = self.description["name"]
+        if not (getattr(self.optimizer, "lazy_update", False) or name in _SPARSE):
+            gradient = np.zeros(weight.shape, weight.dtype)
+            gradient[rows] = values
+            self.update(s, weight, gradient)
+            return
+        value = as_ndarray(weight)
+        if s not in self._states:
+            self._states[s] = self.optimizer.create_state_multi_precision(s, value)
+        self._call(s, value, mx.nd.sparse.row_sparse_array((values, rows), shape=weight.shape, dtype=weight.dtype))
         value.wait_to_read()
 
     def _call(self, s: int, value: Any, gradient: Any) -> None:

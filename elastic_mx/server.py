@@ -141,7 +141,7 @@ class Server:
         sender = identity.decode()
         try:
             message = wire.decode_to_server(frames[0].buffer)
-            slices = getattr(message, "slices", ())
+            slices = getattr(message, "slices", None) or [s for s in [getattr(message, "slice", None)] if s is not None]
             if any(s not in self.catalog.key_of for s in slices):
                 self._early.append((identity, frames))
                 return
@@ -155,12 +155,15 @@ class Server:
         machine = self.machine
         assert machine is not None
         if isinstance(message, wire.Push):
-            sources = self._sources(sender, message.slices, frames, message.scalars)
+            sources = self._sources(sender, message, frames)
             return machine.push(sender, message.generation, message.slices, sources)
         if isinstance(message, wire.Pull):
             return machine.pull(sender, message.slices, message.cut)
         if isinstance(message, wire.Init):
-            return machine.init(sender, message.slices, self._sources(sender, message.slices, frames))
+            return machine.init(sender, message.slices, self._sources(sender, message, frames))
+        if isinstance(message, wire.Ask):
+            rows = np.frombuffer(frames[0].buffer, np.int64) if message.what == "rows" else None
+            return machine.ask(sender, message.slice, message.request, rows)
         if isinstance(message, wire.Marker):
             return machine.marker(sender, message.generation)
         if isinstance(message, wire.Leave):
@@ -169,6 +172,9 @@ class Server:
             self._attach(sender, message)
         elif isinstance(message, wire.SetStoreOptimizer):
             self._set_optimizer(message.store, message.description)
+        elif isinstance(message, wire.LoadState):
+            arrays = [np.frombuffer(frame.buffer, np.uint8) for frame in frames]
+            self.values.load_states([message.slice], [[message.structure, len(arrays)]], arrays)
         elif isinstance(message, wire.Migrate):
             return self._receive_slices(sender, message, frames)
         return []
@@ -181,9 +187,15 @@ class Server:
         own = self.values.arena
         self._reply(sender, wire.Attached(arena is not None, os.getpid(), own.fd, own.nonce))
 
-    def _sources(
-        self, sender: str, slices: Sequence[int], frames: Sequence[Any], scalars: Optional[Dict[str, float]] = None
-    ) -> List[Any]:
+    def _sources(self, sender: str, message: Any, frames: Sequence[Any]) -> List[Any]:
+        """Where the values of each slice of an Init or Push are."""
+        slices = message.slices
+        scalars = getattr(message, "scalars", None)
+        if getattr(message, "encoding", "") == "rows":
+            if len(frames) != 2 * len(slices):
+                raise m.ProtocolError(f"{sender} sent {len(frames)} frames of rows for {len(slices)} slices")
+            buffers = [frame.buffer for frame in frames]
+            return [self.values.rows(s, *buffers[2 * i : 2 * i + 2], scalars) for i, s in enumerate(slices)]
         if not frames and sender in self._arenas:
             return [Shared(self._arenas[sender], scalars)] * len(slices)
         sizes = [self.catalog.size[s] for s in slices]
@@ -200,6 +212,8 @@ class Server:
                 self.values.apply(instruction.slices, instruction.contributions)
             elif isinstance(instruction, sm.Answer):
                 self._answer(instruction)
+            elif isinstance(instruction, sm.AnswerPart):
+                self._answer_part(instruction)
             elif isinstance(instruction, sm.Acknowledge):
                 self._reply(instruction.worker, wire.Applied(instruction.slices))
             elif isinstance(instruction, sm.Store):
@@ -220,6 +234,15 @@ class Server:
         ranges = wire.runs(instruction.slices, self.catalog.offset, self.catalog.size)
         # Copied: the values may change before ZeroMQ has sent them, as soon as the next round is complete.
         self._reply(instruction.worker, message, [arena[start:stop] for start, stop in ranges])
+
+    def _answer_part(self, instruction: sm.AnswerPart) -> None:
+        s, request, rows = instruction.slice, instruction.request, instruction.what
+        if rows is None:
+            [(structure, _)], arrays = self.values.dump_states([s])
+            frames = [memoryview(np.ascontiguousarray(array)).cast("B") for array in arrays]
+            self._reply(instruction.worker, wire.Part(request, structure), frames)
+        else:
+            self._reply(instruction.worker, wire.Part(request), [np.ascontiguousarray(self.values.array(s)[rows])])
 
     def _reply(self, worker: str, message: wire.Data, frames: Sequence[Any] = ()) -> None:
         logger.debug("%s < %s", worker, message)

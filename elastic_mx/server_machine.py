@@ -61,13 +61,13 @@ class Answer(Instruction):
 
 
 @dataclass(frozen=True)
-class AnswerRows(Instruction):
-    """Send a worker the rows of a slice that it asked for."""
+class AnswerPart(Instruction):
+    """Send a worker the part of a slice that it asked for."""
 
     worker: str
     request: int
     slice: int
-    rows: Any
+    what: Any
 
 
 @dataclass(frozen=True)
@@ -164,10 +164,10 @@ class ServerMachine:
         self._serve(ids)
         return self._end()
 
-    def pull_rows(self, worker: str, s: int, request: int, rows: Any) -> List[Instruction]:
-        """As `pull`, for some rows of one slice."""
-        self._begin(f"pull rows {worker} {s}")
-        self._known([s])[0].pulls.append((worker, -1, (request, rows)))
+    def ask(self, worker: str, s: int, request: int, what: Any) -> List[Instruction]:
+        """As `pull`, for a part of what belongs to one slice; the machine does not look at `what`."""
+        self._begin(f"ask {worker} {s}")
+        self._known([s])[0].pulls.append((worker, -1, (request, what)))
         self._serve([s])
         return self._end()
 
@@ -302,13 +302,13 @@ class ServerMachine:
             return
         waiting = []
         for pull in state.pulls:
-            worker, cut, rows = pull
+            worker, cut, part = pull
             if state.pushes.get(worker) or cut > self.cut:
                 waiting.append(pull)
-            elif rows is None:
+            elif part is None:
                 answered.setdefault(worker, []).append(s)
             else:
-                self._out.append(AnswerRows(worker, rows[0], s, rows[1]))
+                self._out.append(AnswerPart(worker, part[0], s, part[1]))
         state.pulls = waiting
 
     # -------------------------------------------------------------------------------------------- migration

@@ -55,6 +55,25 @@ class FusedOptimizer:
             g = np.multiply(flat_gradient[part], _scalar(values["rescale_grad"], w), out=self._scratch[: w.size])
             self._rule(w, g, [state[part] for state in states], values, count)
 
+    def update_rows(self, s: int, weight: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
+        """As `update`, with a gradient of which only `rows` are not zero; a lazy optimizer leaves the others alone."""
+        if not self._values.get("lazy_update"):
+            gradient = np.zeros(weight.shape, weight.dtype)
+            gradient[rows] = values
+            self.update(s, weight, gradient)
+            return
+        part = weight[rows]
+        states = self._states.get(s)
+        if states is None:
+            states = [np.zeros(weight.size, weight.dtype) for _ in range(self._slots(self._values))]
+        of_rows = [state.reshape(weight.shape) for state in states]
+        self._states[s] = [state[rows].reshape(-1) for state in of_rows]
+        self.update(s, part, values)
+        for state, changed in zip(of_rows, self._states[s]):
+            state[rows] = changed.reshape(part.shape)
+        self._states[s] = states
+        weight[rows] = part
+
     def dump(self, s: int) -> Tuple[Any, List[np.ndarray]]:
         """A slice's state: its update count and the arrays of its slots."""
         states = self._states.get(s, [])

@@ -5,6 +5,7 @@ Which round is complete is server_machine.py's, and who is told server.py's.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from elastic_mx.arena import Arena
 from elastic_mx.catalog import Catalog, Key
+from elastic_mx.messages import ProtocolError
 from elastic_mx.updates import FusedOptimizer, fusable
 
 CHUNK_BYTES = 256 * 1024
@@ -30,6 +32,15 @@ class Sent:
     """A contribution that came in a frame: the slice's bytes (uint8)."""
 
     data: np.ndarray
+    scalars: Optional[Dict[str, float]] = None
+
+
+@dataclass(frozen=True)
+class SomeRows:
+    """A contribution of some rows: their numbers within the slice (int64, rising) and values, of shape (rows, ...)."""
+
+    rows: np.ndarray
+    values: np.ndarray
     scalars: Optional[Dict[str, float]] = None
 
 
@@ -61,6 +72,9 @@ class Values:
         """Add each slice's contributions in order and make the sum its value, or update the value with it."""
         for s, parts in zip(slices, contributions):
             key = self.catalog.key_of[s]
+            if any(isinstance(source, SomeRows) for _, source in parts):
+                self._apply_rows(s, [source for _, source in parts])
+                continue
             arrays = [self._resolve(s, source).view(key.dtype) for _, source in parts]
             optimizer = self.optimizers.get(key.spec.store)
             if optimizer is None or not updated(key):
@@ -70,6 +84,46 @@ class Values:
             if parts[0][1].scalars:
                 optimizer.set_scalars(parts[0][1].scalars)
             optimizer.update(s, self.array(s), gradient)
+
+    def rows(self, s: int, rows: Any, values: Any, scalars: Optional[Dict[str, float]]) -> SomeRows:
+        """A contribution of some rows of slice `s`, from the bytes of their numbers and values.
+
+        Raises:
+            ProtocolError: they do not fit the slice.
+        """
+        key = self.catalog.key_of[s]
+        shape = key.slice_shape(s)
+        numbers = np.frombuffer(rows, np.int64)
+        found = np.frombuffer(values, key.dtype)
+        if found.size != len(numbers) * math.prod(shape[1:]):
+            raise ProtocolError(
+                f"{len(numbers)} rows of slice {s} of key {key.spec.key!r} come with {found.size} numbers"
+            )
+        if len(numbers) and not (0 <= numbers[0] <= numbers[-1] < shape[0] and (np.diff(numbers) > 0).all()):
+            raise ProtocolError(
+                f"the row numbers for slice {s} of key {key.spec.key!r} are not rising within {shape[0]}"
+            )
+        return SomeRows(numbers, found.reshape(len(numbers), *shape[1:]), scalars)
+
+    def _apply_rows(self, s: int, sources: Sequence[Any]) -> None:
+        """As `apply`, for a slice whose contributions are rows, all of them or some."""
+        key = self.catalog.key_of[s]
+        optimizer = self.optimizers.get(key.spec.store) if updated(key) else None
+        if optimizer is not None and sources[0].scalars:
+            optimizer.set_scalars(sources[0].scalars)
+        if optimizer is not None and all(isinstance(source, SomeRows) for source in sources):
+            optimizer.update_rows(s, self.array(s), *add_rows(sources))
+            return
+        total = np.zeros(key.slice_shape(s), key.dtype)
+        for source in sources:
+            if isinstance(source, SomeRows):
+                total[source.rows] += source.values
+            else:
+                total += self._resolve(s, source).view(key.dtype).reshape(total.shape)
+        if optimizer is not None:
+            optimizer.update(s, self.array(s), total)
+        else:
+            np.copyto(self.array(s), total)
 
     def _sum(self, s: int, arrays: Sequence[np.ndarray]) -> np.ndarray:
         """The sum of a round's gradients, of the slice's shape; valid until the next one."""
@@ -166,6 +220,10 @@ class StoreOptimizer:
     def update(self, s: int, weight: np.ndarray, gradient: np.ndarray) -> None:
         self._of[s].update(s, weight, gradient)
 
+    def update_rows(self, s: int, weight: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
+        """Update with a gradient that has some rows: those alone where the optimizer is lazy, else all of them."""
+        self._of[s].update_rows(s, weight, rows, values)
+
     def dump(self, s: int) -> Tuple[Any, List[np.ndarray]]:
         return self._of[s].dump(s)  # type: ignore[no-any-return]
 
@@ -179,6 +237,15 @@ class StoreOptimizer:
 def updated(key: Key) -> bool:
     """Whether an optimizer updates this key: those that carry states and statistics it does not."""
     return key.spec.key[:2] in ("i:", "s:")
+
+
+def add_rows(sources: Sequence[SomeRows]) -> Tuple[np.ndarray, np.ndarray]:
+    """The rows that any of the contributions has, rising, and the sums of their values from first to last."""
+    numbers = np.unique(np.concatenate([source.rows for source in sources]))
+    total = np.zeros((len(numbers), *sources[0].values.shape[1:]), sources[0].values.dtype)
+    for source in sources:
+        total[np.searchsorted(numbers, source.rows)] += source.values
+    return numbers, total
 
 
 def add_in_order(arrays: Sequence[np.ndarray], out: np.ndarray) -> None:

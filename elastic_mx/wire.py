@@ -47,7 +47,11 @@ class Init(Data, frozen=True):
 
 
 class Push(Data, frozen=True):
-    """Gradients for slices, belonging to a step of `generation`. `encoding` is '' for plain values, see server.py."""
+    """Gradients for slices, belonging to a step of `generation`.
+
+    `encoding` is '' for plain values; 'rows' for some rows of each slice: two frames a slice, the rows' numbers
+    within the slice (int64, rising) and their values.
+    """
 
     generation: int
     slices: List[int]
@@ -62,11 +66,22 @@ class Pull(Data, frozen=True):
     cut: int = -1
 
 
-class PullRows(Data, frozen=True):
-    """Asks for some rows of one slice; the row numbers are the frame, int64."""
+class Ask(Data, frozen=True):
+    """Asks for a part of what belongs to a slice, after this worker's pushes so far.
+
+    `what` is 'rows' (their numbers within the slice are the frame, int64) or 'state' (of its optimizer).
+    """
 
     slice: int
     request: int
+    what: str
+
+
+class LoadState(Data, frozen=True):
+    """Makes `structure`, with the frames as its arrays, the optimizer state of a slice."""
+
+    slice: int
+    structure: Any
 
 
 class Marker(Data, frozen=True):
@@ -89,8 +104,11 @@ class Values(Data, frozen=True):
     slices: List[int]
 
 
-class Rows(Data, frozen=True):
+class Part(Data, frozen=True):
+    """Answers Ask: the rows' values in one frame, or a state's `structure` and its arrays."""
+
     request: int
+    structure: Any = None
 
 
 class SetStoreOptimizer(Data, frozen=True):
@@ -123,8 +141,8 @@ class Failed(Data, frozen=True):
     reason: str
 
 
-ToServer = Union[Attach, Init, Push, Pull, PullRows, Marker, Leave, SetStoreOptimizer, Migrate, Migrated]
-ToWorker = Union[Attached, Applied, Values, Rows, Failed]
+ToServer = Union[Attach, Init, Push, Pull, Ask, LoadState, Marker, Leave, SetStoreOptimizer, Migrate, Migrated]
+ToWorker = Union[Attached, Applied, Values, Part, Failed]
 
 _encoder = msgspec.msgpack.Encoder()
 _to_server = msgspec.msgpack.Decoder(ToServer)

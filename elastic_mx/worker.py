@@ -39,7 +39,8 @@ class Released(SystemExit):
 class Operation:
     """Something a script asked for: `push` is what to send of a key, `pull` where to write its value.
 
-    `push` and `pull` are flat arrays of the key's dtype that stay valid until `done` was called.
+    `push` and `pull` are flat arrays of the key's dtype that stay valid until `done` was called; with `rows`, `push`
+    has those rows only, of shape (rows, ...).
     """
 
     key: Key
@@ -49,6 +50,7 @@ class Operation:
     pull: Optional[np.ndarray] = None
     init: bool = False
     scalars: Optional[Dict[str, float]] = None
+    rows: Optional[np.ndarray] = None
     remaining: int = 0
 
 
@@ -76,6 +78,8 @@ class Worker:
         self._calls: Deque[Callable[[], None]] = deque()
         self._in_flight: Dict[int, int] = {}
         self._pulls: Dict[int, Deque[Operation]] = {}
+        self._replies: Dict[int, m.Reply] = {}
+        self._parts: Dict[int, Tuple[Any, List[Any]]] = {}
         self._changed = threading.Condition(threading.RLock())
         self._error: Optional[BaseException] = None
         self._closing = False
@@ -307,6 +311,93 @@ class Worker:
         self._incoming.append(operation)
         self._wake()
 
+    def pull_rows(self, key: Key, rows: np.ndarray) -> np.ndarray:
+        """Rows of a key's value after this worker's pushes so far; waits for them.
+
+        Args:
+            rows: their numbers, int64, rising, without repetition.
+
+        Returns:
+            Their values, of shape (len(rows), ...).
+        """
+        per_slice = []
+        for s, (start, stop) in zip(key.slices, key.rows):
+            first, last = np.searchsorted(rows, (start, stop))
+            if last > first:
+                per_slice.append((s, np.ascontiguousarray(rows[first:last] - start)))
+        answers = self._ask([(s, "rows", [numbers]) for s, numbers in per_slice])
+        shape = key.spec.shape[1:]
+        parts = [np.frombuffer(frames[0].buffer, key.dtype).reshape(-1, *shape) for _, frames in answers]
+        return np.concatenate(parts) if parts else np.empty((0, *shape), key.dtype)
+
+    def pull_states(self, keys: Sequence[Key]) -> Dict[int, Tuple[Any, List[bytes]]]:
+        """The optimizer states of the slices of `keys`, by slice: a structure and the bytes of its arrays."""
+        slices = [s for key in keys for s in key.slices]
+        answers = self._ask([(s, "state", []) for s in slices])
+        return {s: (structure, [f.bytes for f in frames]) for s, (structure, frames) in zip(slices, answers)}
+
+    def push_states(self, states: Dict[int, Tuple[Any, List[bytes]]]) -> None:
+        """Make `states`, as `pull_states` returned them, the optimizer states of those slices."""
+
+        def send() -> None:
+            for s, (structure, arrays) in states.items():
+                message = wire.encode(wire.LoadState(s, structure))
+                self._channels[self.catalog.owner[s]].socket.send_multipart([message, *arrays])
+            with self._changed:
+                self.machine.completed(ticket.phase)
+
+        ticket = self._in_turn(send)
+
+    def _ask(self, questions: Sequence[Tuple[int, str, List[Any]]]) -> List[Tuple[Any, List[Any]]]:
+        """Ask for parts of slices and wait for the answers, in order."""
+        requests = list(range(self._request + 1, self._request + 1 + len(questions)))
+        self._request += len(questions)
+
+        def send() -> None:
+            for request, (s, what, frames) in zip(requests, questions):
+                message = wire.encode(wire.Ask(s, request, what))
+                self._channels[self.catalog.owner[s]].socket.send_multipart([message, *frames])
+
+        ticket = self._in_turn(send)
+        with self._changed:
+            try:
+                self._wait(lambda: all(request in self._parts for request in requests))
+            finally:
+                self.machine.completed(ticket.phase)
+                self._wake()
+            return [self._parts.pop(request) for request in requests]
+
+    def _in_turn(self, send: Callable[[], None]) -> Ticket:
+        """Have the client's thread call `send` after everything that the script began before."""
+        self._must_be_member()
+        with self._changed:
+            self._wait(lambda: not any(self.machine.outstanding.values()) and self.machine.pending_switch is None)
+            ticket = self.machine.begin_pull()
+        self._call(send)
+        return ticket
+
+    def barrier(self, store: int) -> None:
+        """Wait until every member has come here: a round of a key of its own, which begins no step."""
+        key = self.define([m.KeySpec(store, "b:barrier", (1,), "float32", True)])[0]
+        if self.speaks_first_for(key):
+            self.submit(Operation(key, self.begin_pull(), _nothing, push=np.zeros(1, np.float32), init=True))
+        done = threading.Event()
+        self.submit(
+            Operation(key, self.begin_pull(), done.set, push=np.ones(1, np.float32), pull=np.empty(1, np.float32))
+        )
+        while not done.wait(1.0):
+            if self._error is not None:
+                raise self._error
+
+    def status(self) -> Dict[str, Any]:
+        """The job as its coordinator sees it, see `CoordinatorMachine.status`."""
+        with self._changed:
+            self._request += 1
+            request = self._request
+            self._call(lambda: self._link.send(m.Status(request=request)))
+            self._wait(lambda: request in self._replies)
+            return self._replies.pop(request).body
+
     def set_optimizer(self, store: int, description: Dict[str, Any]) -> None:
         """Give a store's servers their optimizer; the first worker's word counts."""
         if self.machine.joining or self.rank != 0:
@@ -440,6 +531,8 @@ class Worker:
             for placed in message.keys:
                 self.catalog.add(placed)
             self._placed[message.request] = message
+        elif isinstance(message, m.Reply):
+            self._replies[message.request] = message
         elif isinstance(message, m.Prepare):
             for server, address in message.generation.servers.items():
                 self._connect(server, address)
@@ -505,7 +598,9 @@ class Worker:
     def _start(self, operation: Operation, outbox: _Outbox) -> None:
         key = operation.key
         per_slice = [self.catalog.size[s] // max(1, key.dtype.itemsize) for s in key.slices]
-        if operation.push is not None:
+        if operation.rows is not None:
+            self._send_rows(operation)
+        elif operation.push is not None:
             self.meter.sent(operation.ticket.step, time.monotonic())
             at = 0
             for s, count in zip(key.slices, per_slice):
@@ -521,10 +616,22 @@ class Worker:
         else:
             self._complete(operation)
 
+    def _send_rows(self, operation: Operation) -> None:
+        """Send some rows of a key, to each of its slices those that it has."""
+        key, rows, values = operation.key, operation.rows, operation.push
+        assert rows is not None and values is not None
+        for s, (start, stop) in zip(key.slices, key.rows):
+            first, last = np.searchsorted(rows, (start, stop))
+            message = wire.Push(operation.ticket.generation, [s], operation.scalars, "rows")
+            frames = [np.ascontiguousarray(rows[first:last] - start), np.ascontiguousarray(values[first:last])]
+            self._channels[self.catalog.owner[s]].socket.send_multipart([wire.encode(message), *frames])
+            self._in_flight[s] = self._in_flight.get(s, 0) + 1
+
     def _complete(self, operation: Operation) -> None:
         operation.done()
         with self._changed:
             self.machine.completed(operation.ticket.phase)
+            self._changed.notify_all()
         self.meter.answered(operation.ticket.step, time.monotonic())
 
     # ---------------------------------------------------------------------------------------------- answers
@@ -542,6 +649,10 @@ class Worker:
             elif isinstance(message, wire.Applied):
                 for s in message.slices:
                     self._in_flight[s] -= 1
+            elif isinstance(message, wire.Part):
+                with self._changed:
+                    self._parts[message.request] = (message.structure, frames[1:])
+                    self._changed.notify_all()
             elif isinstance(message, wire.Attached):
                 channel.attached = True
                 channel.shared = message.shared
@@ -609,6 +720,10 @@ class Worker:
         self._link.socket.close()
         self._context.term()
         return True
+
+
+def _nothing() -> None:
+    """What to call when nobody waits for an operation."""
 
 
 @dataclass
