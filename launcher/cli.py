@@ -16,6 +16,7 @@ COMMANDS: Dict[str, Tuple[str, str, str]] = {
     "simulate": ("scheduler.commands", "simulate", "Compare scheduling policies in the simulator."),
     "status": ("launcher.commands", "status", "Show the jobs of this machine, or all about one."),
     "stop": ("launcher.commands", "stop", "End a job."),
+    "train-policy": ("scheduler.learn.commands", "train_policy", "Train a learned scheduling policy."),
 }
 
 

@@ -12,8 +12,7 @@ from scheduler.core import Allocation, ClusterView, JobsView, Policy
 from scheduler.learn import checkpoint
 from scheduler.learn.network import Mlp
 from scheduler.learn.params import Dl2Params
-from scheduler.learn.window import ACTIONS, Window, rows_of, state_size
-from scheduler.placement import Placer
+from scheduler.learn.window import ACTIONS, Window, begin, rows_of, state_size
 
 FEATURES = "dl2/1"
 
@@ -80,7 +79,7 @@ class Dl2(Policy):
     def allocate(self, cluster: ClusterView, jobs: JobsView) -> Allocation:
         agent, params = self.agent, self.agent.params
         _expect_known(agent, jobs)
-        placer = Placer(cluster, jobs, strict=not params.fill)
+        placer = begin(cluster, jobs, params.pairs, params.fill)
         rows = rows_of(cluster, jobs, agent.types)
         for first in range(0, len(jobs), params.jobs):
             window = Window(placer, rows, first, params.jobs, params.fill)

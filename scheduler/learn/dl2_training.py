@@ -15,8 +15,8 @@ from torch.nn import functional
 from scheduler.core import Policy
 from scheduler.learn.dl2 import Dl2Agent
 from scheduler.learn.replay import Batch, Replay
-from scheduler.learn.rollout import Driver, Slot
-from scheduler.learn.window import demonstrate, rows_of, shuffled
+from scheduler.learn.rollout import Fleet, Slot
+from scheduler.learn.window import ACTIONS, demonstrate, rows_of, state_size
 from scheduler.simulator import Simulator
 
 NewSimulator = Callable[[np.random.Generator], Simulator]
@@ -56,7 +56,7 @@ class WarmUp:
             allocation = self.teacher.allocate(cluster, jobs)
             if self.rng.integers(self._thin) == 0 and len(jobs):
                 rows = rows_of(cluster, jobs, self.agent.types)
-                self.add(*demonstrate(cluster, jobs, rows, allocation, params.jobs))
+                self.add(*demonstrate(cluster, jobs, rows, allocation, params.jobs, params.pairs))
             simulator.step(allocation)
         return self.decisions
 
@@ -78,8 +78,8 @@ class WarmUp:
         params, total = self.agent.params, 0.0
         for _ in range(updates):
             at = self.rng.integers(len(actions), size=params.batch)
-            mixed, labels = shuffled(states[at], actions[at], params.jobs, self.rng)
-            loss = functional.cross_entropy(self.agent.policy(torch.from_numpy(mixed)), torch.from_numpy(labels))
+            scores = self.agent.policy(torch.from_numpy(states[at]))
+            loss = functional.cross_entropy(scores, torch.from_numpy(actions[at]))
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
@@ -103,41 +103,41 @@ class Online:
         self.agent, self.new_simulator, self.rng = agent, new_simulator, rng
         self.actor = torch.optim.Adam(agent.policy.parameters(), lr=params.online_rate)
         self.critic = torch.optim.Adam(agent.value.parameters(), lr=params.online_rate)
-        self._drivers = [Driver(agent, new_simulator(rng)) for _ in range(clusters)]
-        width = self._drivers[0].window.vector.size
-        self.replay = Replay(params.replay, width, len(self._drivers[0].window.allowed))
+        self._fleet = Fleet(agent, [new_simulator(rng) for _ in range(clusters)], rng, self._ended)
+        width = state_size(params.jobs, len(agent.types))
+        self.replay = Replay(params.replay, width, ACTIONS * params.jobs + 1)
+        self._seen: Dict[str, List[float]] = {}
         self.slots = 0
         self.traces = 0
         self.updates = 0
 
     def play(self, slots: int, learn: bool = True) -> Dict[str, float]:
         """Plays that many slots, with one update after each once the buffer is full; means of what was seen."""
-        seen: Dict[str, List[float]] = {}
+        self._seen, self._learn = {}, learn
         until = self.slots + slots
         while self.slots < until:
-            logits = self.agent.logits(np.stack([d.window.vector for d in self._drivers]))
-            for k, driver in enumerate(self._drivers):
-                slot = driver.act(logits[k], self.rng)
-                if slot is None:
-                    continue
-                self.slots += 1
-                seen.setdefault("reward", []).append(slot.reward)
-                self._store(slot)
-                if slot.following is None:
-                    self.traces += 1
-                    ended = driver.simulator
-                    seen.setdefault("train_jct", []).append(float((ended.end - ended.trace.arrival).mean()))
-                    self._drivers[k] = Driver(self.agent, self.new_simulator(self.rng))
-                if learn and len(self.replay) == self.replay.size:
-                    for name, value in self.update().items():
-                        seen.setdefault(name, []).append(value)
-        return {name: float(np.mean(values)) for name, values in seen.items()}
+            self._fleet.step()
+        return {name: float(np.mean(values)) for name, values in self._seen.items()}
+
+    def _ended(self, k: int, slot: Slot) -> None:
+        self.slots += 1
+        self._note("reward", slot.reward)
+        if slot.actions:
+            self._store(slot)
+        if slot.following is None:
+            ended = self._fleet.drivers[k].simulator
+            self.traces += 1
+            self._note("train_jct", float((ended.end - ended.trace.arrival).mean()))
+            self._fleet.renew(k, self.new_simulator(self.rng))
+        if self._learn and len(self.replay) == self.replay.size:
+            for name, value in self.update().items():
+                self._note(name, value)
+
+    def _note(self, name: str, value: float) -> None:
+        self._seen.setdefault(name, []).append(value)
 
     def _store(self, slot: Slot) -> None:
-        k = len(slot.actions)
-        if not k:
-            return
-        states = np.stack(slot.states)
+        k, states = len(slot.actions), np.stack(slot.states)
         following = np.zeros_like(states[0]) if slot.following is None else slot.following
         self.replay.add(
             Batch(
@@ -147,7 +147,7 @@ class Online:
                 actions=np.array(slot.actions, dtype=np.int64),
                 rewards=np.full(k, slot.reward, dtype=np.float32),
                 going_on=np.full(k, 0.0 if slot.following is None else 1.0, dtype=np.float32),
-                log_probs=np.array(slot.log_probs, dtype=np.float32),
+                log_probs=slot.log_probs().astype(np.float32),
             )
         )
 

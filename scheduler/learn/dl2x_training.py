@@ -30,6 +30,7 @@ class PpoParams:
     clip: PPO's bound on the change of a probability.
     epochs, batch: passes over what was played, slots per step.
     entropy: weight of the bonus.
+    warm_traces, warm_updates: traces watched, and updates made, in a round of the warm-up.
     clusters, slots: simulated clusters side by side, and slots played on each between updates.
     """
 
@@ -41,6 +42,8 @@ class PpoParams:
     epochs: int = 3
     batch: int = 128
     entropy: float = 0.0
+    warm_traces: int = 6
+    warm_updates: int = 40
     clusters: int = 8
     slots: int = 128
 

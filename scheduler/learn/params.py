@@ -22,6 +22,8 @@ class Dl2Params:
         ratio: workers per server, or servers per worker, from which a job's state is poor.
         actor_critic: learn a value network as baseline; without it, the mean reward of the buffer is the baseline.
         clip: bound on the importance weight of a replayed decision, 0 for none: the paper replays as if on-policy.
+        pairs: every job, by arrival, gets a worker and a server before the agent's first action, as in the authors'
+            code; the paper does not say so.
         fill: an action that fits on no node is drawn again; without it, it ends the slot, as in the authors' code.
     """
 
@@ -37,6 +39,7 @@ class Dl2Params:
     ratio: float = 10.0
     actor_critic: bool = True
     clip: float = 0.0
+    pairs: bool = False
     fill: bool = False
 
     def __post_init__(self) -> None:
@@ -52,14 +55,16 @@ class Dl2Params:
         """What departs from the paper, and why.
 
         A window of 40 jobs, since with 20 the later batches of a crowded slot find the cluster full; a gentler first
-        phase, which ends at a lower loss; an entropy bonus that does not drown the small differences in reward; all
-        nodes tried for a task before a slot ends; replayed decisions weighted by how likely they still are.
+        phase, which ends at a lower loss; an entropy bonus that does not drown the small differences in reward; a pair
+        for every job, so that none starves; all nodes tried for a task before a slot ends; replayed decisions weighted
+        by how likely they still are.
         """
         values: Dict[str, Any] = {
             "jobs": 40,
             "warmup_rate": 0.001,
             "entropy": 0.003,
             "clip": 1.0,
+            "pairs": True,
             "fill": True,
         }
         return cls(**{**values, **changes})

@@ -2,103 +2,155 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Callable, List, Optional
 
 import numpy as np
 
+from scheduler.core import Array
 from scheduler.learn.dl2 import Dl2Agent
-from scheduler.learn.window import Window, rows_of
-from scheduler.placement import Placer
+from scheduler.learn.window import ACTIONS, Window, begin, rows_of, state_size
 from scheduler.simulator import Simulator
-
-# (states [k, D], windows) → (logits [k, A])
-Scores = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass
 class Slot:
     """The decisions of one slot of one cluster, and what came of them."""
 
-    states: List[np.ndarray]
-    allowed: List[np.ndarray]
-    actions: List[int]
-    log_probs: List[float]
-    reward: float
-    following: Optional[np.ndarray]  # None where the trace has ended
+    states: List[Array] = field(default_factory=list)
+    allowed: List[Array] = field(default_factory=list)
+    logits: List[Array] = field(default_factory=list)
+    actions: List[int] = field(default_factory=list)
+    reward: float = 0.0
+    following: Optional[Array] = None  # first state of the next slot; None where the trace has ended
+
+    def log_probs(self) -> Array:
+        """Of the actions when they were taken, float64 [k]."""
+        scores = np.where(np.stack(self.allowed), np.stack(self.logits), -np.inf)
+        scores = scores - scores.max(axis=1, keepdims=True)
+        total = np.log(np.exp(scores).sum(axis=1))
+        picked: Array = scores[np.arange(len(self.actions)), self.actions] - total
+        return picked
 
 
 class Driver:
-    """One simulated cluster with the slot that is being decided."""
+    """One simulated cluster and the slot that is being decided, in rows of the fleet's arrays."""
 
-    def __init__(self, agent: Dl2Agent, simulator: Simulator) -> None:
-        self.agent = agent
-        self.simulator = simulator
-        self.slot = Slot([], [], [], [], 0.0, None)
+    def __init__(self, agent: Dl2Agent, simulator: Simulator, state: Array, allowed: Array) -> None:
+        self.agent, self.simulator = agent, simulator
+        self._state, self._allowed = state, allowed
         self._begin()
 
     def _begin(self) -> None:
-        params = self.agent.params
         cluster, jobs = self.simulator.observe()
-        self._placer = Placer(cluster, jobs, strict=not params.fill)
+        self._placer = begin(cluster, jobs, self.agent.params.pairs, self.agent.params.fill)
         self._rows = rows_of(cluster, jobs, self.agent.types)
-        self._first = 0
-        self.window = Window(self._placer, self._rows, 0, params.jobs, params.fill)
-        self.slot = Slot([], [], [], [], 0.0, None)
+        self.slot = Slot()
+        self._look(0)
 
-    def act(self, logits: np.ndarray, rng: Optional[np.random.Generator]) -> Optional[Slot]:
-        """Takes one action, the best or (with ``rng``) a sampled one; the finished slot, when it was its last."""
-        window, params = self.window, self.agent.params
-        while not window.done:
-            allowed = window.allowed.copy()
-            action = self._choose(logits, allowed, rng)
-            before = window.vector.copy()
-            if window.act(action):
-                self._note(before, allowed, action, logits)
-                break
-        if not window.done:
-            return None
-        self._first += params.jobs
-        if self._first < len(self._rows):
-            self.window = Window(self._placer, self._rows, self._first, params.jobs, params.fill)
-            return None
-        return self._end()
-
-    def _choose(self, logits: np.ndarray, allowed: np.ndarray, rng: Optional[np.random.Generator]) -> int:
+    def _look(self, first: int) -> None:
         params = self.agent.params
-        if rng is None:
-            return int(np.where(allowed, logits, -np.inf).argmax())
-        if params.explore and rng.random() < params.explore:
-            action = self.window.poor(params.ratio)
-            if action is not None:
-                return action
-        return int(np.where(allowed, logits + rng.gumbel(size=len(logits)), -np.inf).argmax())
+        self._first = first
+        buffers = (self._state, self._allowed)
+        self.window = Window(self._placer, self._rows, first, params.jobs, params.fill, buffers)
 
-    def _note(self, state: np.ndarray, allowed: np.ndarray, action: int, logits: np.ndarray) -> None:
-        masked = np.where(allowed, logits, -np.inf)
-        top = masked.max()
-        self.slot.states.append(state)
-        self.slot.allowed.append(allowed)
-        self.slot.actions.append(action)
-        self.slot.log_probs.append(float(logits[action] - top - np.log(np.exp(masked - top).sum())))
-
-    def _end(self) -> Slot:
+    def next_window(self) -> Optional[Slot]:
+        """After a window has ended: opens the next one, or ends the slot and returns it, beginning the next slot."""
+        size = self.agent.params.jobs
+        if self._first + size < len(self._rows):
+            self._look(self._first + size)
+            return None
         slot = self.slot
         result = self.simulator.step(self._placer.allocation())
         slot.reward = float(result.fraction.sum())
-        if not self.simulator.finished:
+        while not self.simulator.finished:
             self._begin()
-            slot.following = self.window.vector.copy()
+            if not self.window.done:
+                slot.following = self.window.vector.copy()
+                break
+            self.simulator.step(self._placer.allocation())  # a slot without jobs
         return slot
 
 
-def mean_jcts(agent: Dl2Agent, simulators: List[Simulator]) -> np.ndarray:
-    """Mean JCT of each simulator's trace under the agent's best actions, slots, float64 [k]."""
-    drivers = [Driver(agent, simulator) for simulator in simulators]
-    live = drivers
-    while live:
-        logits = agent.logits(np.stack([d.window.vector for d in live]))
-        for driver, row in zip(live, logits):
-            driver.act(row, None)
-        live = [d for d in live if not d.simulator.finished]
-    return np.array([float((s.end - s.trace.arrival).mean()) for s in simulators])
+class Fleet:
+    """Clusters side by side.
+
+    Args:
+        agent: decides for all.
+        simulators: one per cluster, none of them finished.
+        rng: draws actions; None takes the most likely ones, and nothing is recorded.
+        ended: called with the number of a cluster and the slot that it has finished. It may put a new simulator in
+            place with ``renew``; a cluster whose trace has ended drops out otherwise.
+    """
+
+    def __init__(
+        self,
+        agent: Dl2Agent,
+        simulators: List[Simulator],
+        rng: Optional[np.random.Generator],
+        ended: Callable[[int, Slot], None],
+    ) -> None:
+        params = agent.params
+        self.agent, self.rng, self._ended = agent, rng, ended
+        width = state_size(params.jobs, len(agent.types))
+        self._states = np.zeros((len(simulators), width), dtype=np.float32)
+        self._allowed = np.zeros((len(simulators), ACTIONS * params.jobs + 1), dtype=bool)
+        self.drivers: List[Driver] = []
+        for k, simulator in enumerate(simulators):
+            self.drivers.append(Driver(agent, simulator, self._states[k], self._allowed[k]))
+        self._live = list(range(len(simulators)))
+
+    def renew(self, k: int, simulator: Simulator) -> None:
+        """Gives a cluster a new trace."""
+        self.drivers[k] = Driver(self.agent, simulator, self._states[k], self._allowed[k])
+
+    def step(self) -> bool:
+        """One action on every cluster; False when all traces have ended."""
+        at = self._live
+        logits = self.agent.logits(self._states if len(at) == len(self.drivers) else self._states[at])
+        scores = logits if self.rng is None else logits + self.rng.gumbel(size=logits.shape)
+        states, allowed = (self._states.copy(), self._allowed.copy()) if self.rng is not None else (None, None)
+        actions = np.where(self._allowed[at], scores, -np.inf).argmax(axis=1).tolist()
+        ended = False
+        for row, k in enumerate(at):
+            driver = self.drivers[k]
+            action = self._carry_out(driver.window, actions[row], scores[row])
+            if action is not None and states is not None and allowed is not None:
+                slot = driver.slot
+                slot.states.append(states[k])
+                slot.allowed.append(allowed[k])
+                slot.logits.append(logits[row])
+                slot.actions.append(action)
+            if driver.window.done:
+                finished = driver.next_window()
+                if finished is not None:
+                    self._ended(k, finished)
+                    ended = ended or self.drivers[k].simulator.finished
+        if ended:
+            self._live = [k for k in self._live if not self.drivers[k].simulator.finished]
+        return bool(self._live)
+
+    def _carry_out(self, window: Window, action: int, scores: Array) -> Optional[int]:
+        """Takes the action, or the next best that fits; the one taken, None if the window ended without."""
+        explore = self.agent.params.explore
+        if self.rng is not None and explore and self.rng.random() < explore:
+            mended = window.poor(self.agent.params.ratio)
+            action = action if mended is None else mended
+        while not window.act(action):
+            if window.done:
+                return None
+            action = int(np.where(window.allowed, scores, -np.inf).argmax())
+        return action
+
+
+def mean_jcts(agent: Dl2Agent, simulators: List[Simulator], max_slots: int = 1000) -> Array:
+    """Mean JCT of each simulator's trace under the agent's best actions, slots, float64 [k].
+
+    A job that is unfinished after ``max_slots`` counts as finished then: an agent in training may starve some.
+    """
+    fleet = Fleet(agent, simulators, None, lambda k, slot: None)
+    while fleet.step():
+        if min(fleet.drivers[k].simulator.slot for k in fleet._live) >= max_slots:
+            break
+    ends = [np.where(np.isnan(s.end), max_slots, s.end) - s.trace.arrival for s in simulators]
+    return np.array([float(jct.mean()) for jct in ends])

@@ -6,11 +6,11 @@ workers and its servers; an action adds a worker, a server or one of each to one
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import numpy as np
 
-from scheduler.core import SERVER, WORKER, Allocation, ClusterView, JobsView, Placement
+from scheduler.core import SERVER, WORKER, Allocation, Array, ClusterView, JobsView
 from scheduler.placement import Placer
 
 ADD_WORKER, ADD_SERVER, ADD_BOTH = 0, 1, 2
@@ -24,7 +24,7 @@ def state_size(jobs: int, types: int) -> int:
     return jobs * (types + _NUMBERS)
 
 
-def rows_of(cluster: ClusterView, jobs: JobsView, types: Dict[str, int]) -> np.ndarray:
+def rows_of(cluster: ClusterView, jobs: JobsView, types: Dict[str, int]) -> Array:
     """The states of all jobs before anything is handed out, float32 [n, len(types) + 5].
 
     Slots count in hundreds, remaining epochs as a fraction of the job's total, tasks as a fraction of the limit: the
@@ -39,6 +39,15 @@ def rows_of(cluster: ClusterView, jobs: JobsView, types: Dict[str, int]) -> np.n
     return rows
 
 
+def begin(cluster: ClusterView, jobs: JobsView, pairs: bool, fill: bool) -> Placer:
+    """The empty cluster of a slot, with a worker and a server of every job if ``pairs``, by arrival."""
+    placer = Placer(cluster, jobs, strict=not fill)
+    if pairs:
+        for i in range(len(jobs)):
+            placer.add_pair(i)
+    return placer
+
+
 class Window:
     """Up to J jobs of a slot, in order of arrival, being handed tasks action by action.
 
@@ -47,15 +56,28 @@ class Window:
         rows: states of all jobs of the slot, from ``rows_of``.
         first, size: the window holds jobs ``first`` to ``first + size - 1`` of the slot.
         fill: as ``Dl2Params.fill``.
+        buffers: where to keep state and allowed actions, float32 [size (L + 5)] and bool [3 size + 1].
     """
 
-    def __init__(self, placer: Placer, rows: np.ndarray, first: int, size: int, fill: bool) -> None:
+    def __init__(
+        self,
+        placer: Placer,
+        rows: Array,
+        first: int,
+        size: int,
+        fill: bool,
+        buffers: Optional[Tuple[Array, Array]] = None,
+    ) -> None:
         self.placer = placer
         self.first = first
         self.count = max(0, min(size, len(rows) - first))
-        self.state = np.zeros((size, rows.shape[1]), dtype=np.float32)
+        if buffers is None:
+            buffers = np.zeros(size * rows.shape[1], dtype=np.float32), np.zeros(ACTIONS * size + 1, dtype=bool)
+        self.vector, self.allowed = buffers  # the network's input; changes with every action: copy it to keep it
+        self.state = self.vector.reshape(size, -1)
         self.state[: self.count] = rows[first : first + self.count]
-        self.allowed = np.zeros(ACTIONS * size + 1, dtype=bool)
+        self.state[self.count :] = 0.0
+        self.allowed[:] = False
         self.allowed[: ACTIONS * self.count] = True
         self.allowed[-1] = True
         self.done = self.count == 0
@@ -64,11 +86,6 @@ class Window:
         self._kinds = placer.jobs.type_index[first : first + self.count]
         for k in range(self.count):
             self._refresh(k)
-
-    @property
-    def vector(self) -> np.ndarray:
-        """The network's input, float32 [J (L + 5)]; changes with every action: copy it to keep it."""
-        return self.state.reshape(-1)
 
     def act(self, action: int) -> bool:
         """Carries out an allowed action. False if it turned out to fit nowhere: nothing changed but ``allowed``.
@@ -123,40 +140,36 @@ class Window:
             self.allowed[ACTIONS * k + ADD_SERVER] = self.allowed[ACTIONS * k + ADD_BOTH] = False
 
 
-def steps_of(placement: Placement) -> List[Tuple[int, int]]:
-    """Another scheduler's placement as a sequence of (job, action), in the order in which it placed.
+def steps_of(allocation: Allocation, pairs: bool = False) -> List[Tuple[int, int]]:
+    """Another scheduler's allocation as a sequence of (job, action): job after job, pairs first, then what is left.
 
-    A worker and a server of one job, placed one after the other on one node, are one action.
+    A record tells how many tasks a job got, not in which order. This order is the one that is learnt most easily: the
+    job that is being filled is the last that has any, and all there is to learn is when it has enough. With ``pairs``
+    the first pair of each job is left out.
     """
     steps: List[Tuple[int, int]] = []
-    tasks = list(zip(placement.job.tolist(), placement.role.tolist(), placement.node.tolist()))
-    at = 0
-    while at < len(tasks):
-        job, role, node = tasks[at]
-        follower = tasks[at + 1] if at + 1 < len(tasks) else None
-        if follower is not None and follower[0] == job and follower[2] == node and follower[1] != role:
-            steps.append((job, ADD_BOTH))
-            at += 2
-        else:
-            steps.append((job, ADD_WORKER if role == WORKER else ADD_SERVER))
-            at += 1
+    for job, (servers, workers) in enumerate(zip(allocation.servers.tolist(), allocation.workers.tolist())):
+        both = min(servers, workers)
+        steps += [(job, ADD_BOTH)] * (both - 1 if pairs else both)
+        steps += [(job, ADD_SERVER)] * (servers - both) + [(job, ADD_WORKER)] * (workers - both)
     return steps
 
 
 def demonstrate(
-    cluster: ClusterView, jobs: JobsView, rows: np.ndarray, allocation: Allocation, size: int
-) -> Tuple[np.ndarray, np.ndarray]:
+    cluster: ClusterView, jobs: JobsView, rows: Array, allocation: Allocation, size: int, pairs: bool = False
+) -> Tuple[Array, Array]:
     """What a teacher's allocation of one slot teaches: states float32 [k, J (L + 5)] and actions int64 [k].
 
-    Each window of J jobs is replayed in the teacher's order and ends with the void action.
+    Each window of J jobs ends with the void action.
     """
-    if allocation.placement is None:
-        raise ValueError("a teacher's allocation has no placement: take it from Placer.allocation()")
-    states: List[np.ndarray] = []
+    states: List[Array] = []
     actions: List[int] = []
-    steps = steps_of(allocation.placement)
+    steps = steps_of(allocation, pairs)
     for first in range(0, len(jobs), size):
         window = _Replay(cluster, jobs, rows, first, size)
+        for job in range(first, min(first + size, len(jobs))):
+            if pairs and allocation.servers[job] and allocation.workers[job]:
+                window.add(job - first, ADD_BOTH)
         for job, what in steps:
             if first <= job < first + size:
                 states.append(window.state.reshape(-1).copy())
@@ -172,7 +185,7 @@ def demonstrate(
 class _Replay:
     """A window in which tasks are counted but not placed: the teacher has placed them."""
 
-    def __init__(self, cluster: ClusterView, jobs: JobsView, rows: np.ndarray, first: int, size: int) -> None:
+    def __init__(self, cluster: ClusterView, jobs: JobsView, rows: Array, first: int, size: int) -> None:
         part = rows[first : first + size]
         self.state = np.zeros((size, rows.shape[1]), dtype=np.float32)
         self.state[: len(part)] = part
@@ -193,16 +206,3 @@ class _Replay:
         row[self._numbers + WORKERS] = workers / self._scale[0]
         row[self._numbers + SERVERS] = servers / self._scale[1]
         row[self._numbers + SHARE] = (workers * self._worker[k] + servers * self._server[k]).max(initial=0.0)
-
-
-def shuffled(states: np.ndarray, actions: np.ndarray, size: int, rng: np.random.Generator) -> Sequence[np.ndarray]:
-    """The same decisions with the jobs of each window in random order, so that no position learns alone."""
-    k = len(actions)
-    order = rng.permuted(np.tile(np.arange(size), (k, 1)), axis=1)
-    table = states.reshape(k, size, -1)
-    mixed = np.take_along_axis(table, order[..., None], axis=1).reshape(k, -1)
-    where = np.argsort(order, axis=1)  # where an old position has gone
-    job, what = np.divmod(actions, ACTIONS)
-    void = actions == ACTIONS * size
-    moved = where[np.arange(k), np.minimum(job, size - 1)] * ACTIONS + what
-    return mixed, np.where(void, actions, moved)

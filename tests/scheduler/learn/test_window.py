@@ -14,7 +14,6 @@ from scheduler.learn.window import (
     Window,
     demonstrate,
     rows_of,
-    shuffled,
     state_size,
     steps_of,
 )
@@ -97,10 +96,9 @@ def test_exploration_mends_the_first_poor_job(simulator: Simulator) -> None:
 
 def test_a_teacher_is_replayed_action_by_action_in_windows_that_end_with_the_void(simulator: Simulator) -> None:
     cluster, jobs = simulator.observe()
-    allocation = make("drf").allocate(cluster, jobs)
-    assert allocation.placement is not None
-    steps = steps_of(allocation.placement)
-    assert {what for _, what in steps} == {ADD_BOTH}
+    allocation = make("optimus").allocate(cluster, jobs)
+    steps = steps_of(allocation)
+    assert [job for job, _ in steps] == sorted(job for job, _ in steps)
     states, actions = demonstrate(cluster, jobs, rows_of(cluster, jobs, TYPES), allocation, 2)
     assert len(actions) == len(steps) + 2  # two windows, each with a void
     assert (actions == ACTIONS * 2).sum() == 2
@@ -111,15 +109,3 @@ def test_a_teacher_is_replayed_action_by_action_in_windows_that_end_with_the_voi
             break
         np.testing.assert_allclose(state, live.vector, rtol=1e-6)
         live.act(int(action))
-
-
-def test_shuffling_moves_job_and_action_together(simulator: Simulator) -> None:
-    rng = np.random.default_rng(0)
-    states = np.arange(24, dtype=np.float32).reshape(2, 12)  # two windows of four jobs with three inputs
-    actions = np.array([ACTIONS * 2 + ADD_SERVER, ACTIONS * 4])
-    mixed, moved = shuffled(states, actions, 4, rng)
-    assert moved[1] == ACTIONS * 4
-    job, what = divmod(int(moved[0]), ACTIONS)
-    assert what == ADD_SERVER
-    np.testing.assert_array_equal(mixed[0].reshape(4, 3)[job], states[0].reshape(4, 3)[2])
-    np.testing.assert_array_equal(np.sort(mixed[1]), np.sort(states[1]))

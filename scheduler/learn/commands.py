@@ -1,0 +1,188 @@
+"""The command ``train-policy``: reads options, shows progress, logs figures. The training itself is in ``train.py``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Dict, Optional, Tuple, Type
+
+import click
+
+from scheduler.commands import FILE, one_line_errors
+from scheduler.costs import parse_cost
+from scheduler.traces.files import open_workload
+
+RIVALS = ("drf", "optimus", "greedy", "greedy-fit")
+ROUNDS = {"dl2": (24, 60), "dl2x": (16, 60)}
+
+
+@click.command("train-policy")
+@click.option("--policy", type=click.Choice(sorted(ROUNDS)), default="dl2x", show_default=True)
+@click.option("--teacher", default="greedy-fit", show_default=True, help="The scheduler to imitate first.")
+@click.option("--out", type=FILE, required=True, help="The agent's file, written again at every validation.")
+@click.option("--workload", type=FILE, help="Cluster and job types.  [default: the shipped workload]")
+@click.option("--speeds", type=FILE, help="DL2's testbed measurements, instead of the workload's speeds.")
+@click.option("--peaks", help="Most arrivals per slot of drawn traces, e.g. 1,2,3.  [default: as the workload says]")
+@click.option("--types", help="Train on these job types only, by name, separated by commas.")
+@click.option("--epoch-error", default=0.0, help="True epochs differ from the estimate by up to this fraction.")
+@click.option("--speed-error", default=0.0, help="Estimated speeds differ from the true by up to this fraction.")
+@click.option("--resize-cost", default="none", help="none, restart, seconds, or a JSON file of benchmarks.resize.")
+@click.option("--warmup", type=int, help="Rounds of imitation.  [default: 24 for dl2, 16 for dl2x]")
+@click.option("--online", type=int, help="Rounds of reinforcement learning.  [default: 60]")
+@click.option("--every", default=5, show_default=True, help="Rounds between validations.")
+@click.option("--validation", default=6, show_default=True, help="Traces to validate on.")
+@click.option("--seed", default=0, show_default=True, help="Fixes every random draw.")
+@click.option("--threads", default=1, show_default=True, help="Threads of each tensor operation.")
+@click.option("--logs", type=click.Path(file_okay=False), help="Write TensorBoard logs into this directory.")
+@click.option("--resume", is_flag=True, help="Go on with the training in --out.")
+@click.option("--final", is_flag=True, help="Write a small agent at the end, without what --resume needs.")
+@one_line_errors
+def train_policy(
+    policy: str,
+    teacher: str,
+    out: str,
+    workload: Optional[str],
+    speeds: Optional[str],
+    warmup: Optional[int],
+    online: Optional[int],
+    every: int,
+    validation: int,
+    logs: Optional[str],
+    resume: bool,
+    final: bool,
+    threads: int,
+    **options: Any,
+) -> None:
+    """Train an agent: first to imitate a scheduler, then by reinforcement in the simulator.
+
+    Ctrl-C saves what has been learnt; --resume goes on from there. Times are in slots.
+    """
+    import torch
+
+    from scheduler.learn.scenario import Scenario
+    from scheduler.learn.train import SESSIONS, Training
+    from scheduler.policies import make
+
+    torch.set_num_threads(threads)
+    if every < 1 or validation < 1:
+        raise ValueError(f"--every is {every} and --validation {validation}: both must be 1 or more")
+    opened = open_workload(workload, speeds)
+    scenario = Scenario(
+        workload=opened,
+        peaks=_peaks(options["peaks"]),
+        types=_types(options["types"], [kind.name for kind in opened.types]),
+        epoch_error=options["epoch_error"],
+        speed_error=options["speed_error"],
+        resize_cost=parse_cost(options["resize_cost"]),
+        seed=options["seed"],
+    )
+    session = SESSIONS[policy](scenario, make(teacher))
+    made = {"workload": opened.name, "teacher": teacher, "seed": options["seed"]}
+    rounds = (
+        ROUNDS[policy][0] if warmup is None else warmup,
+        ROUNDS[policy][1] if online is None else online,
+    )
+    training = Training(session, out, *rounds, every=every, validation=validation, made=made)
+    if resume:
+        training.resume()
+    rivals = scenario.rivals(RIVALS, validation)
+    click.echo("validation: " + ", ".join(f"{name} {jct:.2f}" for name, jct in rivals.items()))
+    try:
+        with Show(rounds, rivals, logs) as show:
+            progress = training.run(show)
+    except KeyboardInterrupt:
+        click.echo(f"saved {out}: go on with --resume", err=True)
+        raise click.Abort from None
+    if final:
+        training.save(final=True)
+    click.echo(f"{out}: mean JCT {progress.best:.2f} on validation, {progress.cpu_seconds:.0f} CPU seconds")
+
+
+def _peaks(text: Optional[str]) -> Tuple[int, ...]:
+    if not text:
+        return ()
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise ValueError(f"--peaks is {text!r}: give whole numbers separated by commas, such as 1,2,3") from error
+
+
+def _types(text: Optional[str], names: list) -> Optional[Tuple[int, ...]]:
+    if not text:
+        return None
+    chosen = [part.strip() for part in text.split(",")]
+    for name in chosen:
+        if name not in names:
+            raise ValueError(f"--types names {name!r}, the workload has {', '.join(names)}")
+    return tuple(names.index(name) for name in chosen)
+
+
+class Show:
+    """Progress on the terminal, the rivals beside it, and TensorBoard logs.
+
+    Args:
+        rounds: of warm-up and of online learning.
+        rivals: mean JCT by policy on the validation traces.
+        logs: directory for TensorBoard, or None.
+    """
+
+    def __init__(self, rounds: Tuple[int, int], rivals: Dict[str, float], logs: Optional[str]) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        text = " · ".join(f"{name} {jct:.2f}" for name, jct in rivals.items())
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.completed}/{task.total}"),
+            TimeElapsedColumn(),
+            TextColumn("JCT {task.fields[jct]} · " + text),
+        )
+        names = ("warm-up", "online")
+        self._tasks = {
+            name: self._bar.add_task(name, total=total, jct="–", start=name == "warm-up")
+            for name, total in zip(names, rounds)
+        }
+        self._terminal = self._bar.console.is_terminal
+        self._logs: Any = None
+        if logs is not None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._logs = SummaryWriter(str(Path(logs)))
+            for name, jct in rivals.items():
+                self._logs.add_scalar(f"rivals/{name}", jct, 0)
+
+    def __enter__(self) -> Show:
+        if self._terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        if self._terminal:
+            self._bar.stop()
+        if self._logs is not None:
+            self._logs.close()
+
+    def round(self, phase: str, progress: Any, figures: Dict[str, float]) -> None:
+        done = progress.warm if phase == "warm-up" else progress.online
+        self._bar.start_task(self._tasks[phase])
+        self._bar.update(self._tasks[phase], completed=done)
+        if self._logs is not None:
+            for name, value in figures.items():
+                self._logs.add_scalar(f"{phase}/{name}", value, done)
+
+    def validated(self, phase: str, progress: Any) -> None:
+        done = progress.warm if phase == "warm-up" else progress.online
+        self._bar.update(self._tasks[phase], jct=f"{progress.latest:.2f}")
+        if not self._terminal:
+            click.echo(
+                f"{phase} {done}: mean JCT {progress.latest:.2f}, best {progress.best:.2f}, "
+                f"{progress.cpu_seconds:.0f} CPU seconds"
+            )
+        if self._logs is not None:
+            self._logs.add_scalar(f"{phase}/validation_jct", progress.latest, done)
+            self._logs.flush()
