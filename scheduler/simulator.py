@@ -7,7 +7,7 @@ and its JCT is t + f - arrival, in slots.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import List, Optional, Tuple
 
 import numpy as np
@@ -70,7 +70,7 @@ class SlotResult:
         epochs: float64 [n], epochs trained.
         fraction: float64 [n], the same as a fraction of the job's estimated total: DL2's reward is its sum.
         finished: bool [n].
-        resized: bool [n], running jobs whose size changed.
+        resized: bool [n], jobs that have run before and whose size changed; a restart after a pause is one too.
         failed: bool [n], jobs that lost a task to a node failure.
         lost_seconds: float64 [n], what the resizes cost.
         spent: float64 [n], the part of the slot that passed until the job finished, else 1.
@@ -85,6 +85,18 @@ class SlotResult:
     lost_seconds: Array
     spent: Array
     used: Array
+
+
+@dataclass(frozen=True)
+class _Size:
+    """An allocation and what follows from it for the present jobs; ``settled`` once it has been in force for a slot."""
+
+    allocation: Allocation
+    kinds: Array
+    rate: Array
+    share: Array
+    used: Array
+    settled: bool = False
 
 
 class Simulator:
@@ -110,7 +122,8 @@ class Simulator:
         self._samples = np.array([kind.samples_per_epoch for kind in workload.types])
         self.model_size = np.array([kind.model_size_mb for kind in workload.types])
         self.capacity = workload.capacity
-        self._totals = self.capacity.sum(axis=0)
+        totals = self.capacity.sum(axis=0)
+        self._totals = np.where(totals > 0, totals, np.inf)
         self._placed = PlacedSpeeds(workload.types)
         self.reset(trace, seed)
 
@@ -141,7 +154,8 @@ class Simulator:
         self._active = np.zeros(0, dtype=np.int64)
         self._pending: Optional[Allocation] = None
         self._seen: Optional[Tuple[ClusterView, JobsView]] = None
-        self._checked: Optional[Allocation] = None  # holds for the present jobs and nodes
+        self._checked: Optional[Allocation] = None  # this and the next hold for the present jobs and nodes
+        self._size: Optional[_Size] = None
         self._arrive()
 
     @property
@@ -216,37 +230,29 @@ class Simulator:
 
     def _advance(self) -> SlotResult:
         assert self._pending is not None
-        at, allocation = self._active, self._pending
-        kinds = self.trace.type_index[at]
-        servers, workers = allocation.servers, allocation.workers
-        rate = self._true_rates(kinds, allocation)
-        resized, lost = self._resize_losses(kinds, servers, workers)
-        failed, until = self._failures(allocation)
-        productive = np.maximum(until - lost, 0.0)  # as a part of the slot
+        at, size = self._active, self._sized(self._pending)
+        rate = size.rate
+        if self.settings.speed_variation:
+            rate = rate * (1.0 + self.settings.speed_variation * self._speed_rng.uniform(-1, 1, len(at)))
+        resized, lost = self._resize_losses(size)
+        failed, until = self._failures(size.allocation)
         need = self.true_epochs[at] - self.done[at]
-        possible = rate * productive
+        possible = rate * np.maximum(until - lost, 0.0)
         finished = (possible >= need) & (rate > 0)
         trained = np.where(finished, need, possible)
-        used = self._demand.worker[kinds] * workers[:, None] + self._demand.server[kinds] * servers[:, None]
         self.done[at] += trained
-        self.servers[at], self.workers[at] = servers, workers
-        self.service[at] += (used / self._totals).max(axis=1, initial=0.0)
+        self.service[at] += size.share
         self.measured[at] = np.where(rate > 0, rate, np.nan)
-        if finished.any():
-            self.end[at[finished]] = self.slot + lost[finished] + need[finished] / rate[finished]
-        self.resizes += int(resized.sum())
-        total = used.sum(axis=0)
-        self.used_history.append(total)
+        spent = np.ones(len(at))
+        ends = bool(finished.any())
+        if ends:
+            spent[finished] = lost[finished] + need[finished] / rate[finished]
+            self.end[at[finished]] = self.slot + spent[finished]
+            self._active = at[~finished]
+        self.used_history.append(size.used)
         if self.settings.record:
-            self.history.append((at, servers, workers))
-        self._active = at[~finished]
-        self._pending = self._seen = None
-        self.slot += 1
-        self._arrive()
-        alive = self._up_again <= self.slot
-        if len(self._active) != len(at) or finished.any() or not np.array_equal(alive, self.alive):
-            self._checked = None
-        self.alive = alive
+            self.history.append((at, size.allocation.servers, size.allocation.workers))
+        self._next_slot(changed=ends)
         return SlotResult(
             epochs=trained,
             fraction=trained / self.trace.epochs[at],
@@ -254,28 +260,55 @@ class Simulator:
             resized=resized,
             failed=failed,
             lost_seconds=lost * self.workload.slot_seconds,
-            spent=np.where(finished, self.end[at] - (self.slot - 1), 1.0),
-            used=total,
+            spent=spent,
+            used=size.used,
         )
 
-    def _true_rates(self, kinds: Array, allocation: Allocation) -> Array:
-        """Epochs per slot of every job in this slot, float64 [n]."""
-        rate = self.rates[kinds, allocation.servers, allocation.workers]
+    def _next_slot(self, changed: bool) -> None:
+        """Jobs arrive and nodes come and go; ``changed`` says that jobs have left."""
+        self._pending = self._seen = None
+        self.slot += 1
+        jobs = len(self._active)
+        self._arrive()
+        changed = changed or len(self._active) != jobs
+        if self.settings.node_mtbf:
+            alive = self._up_again <= self.slot
+            changed = changed or not np.array_equal(alive, self.alive)
+            self.alive = alive
+        if changed:
+            self._size = self._checked = None
+
+    def _sized(self, allocation: Allocation) -> _Size:
+        """What follows from the allocation alone; kept for as long as it, the jobs and the nodes stay the same."""
+        if self._size is not None and self._size.allocation is allocation:
+            self._size = replace(self._size, settled=True)
+            return self._size
+        kinds = self.trace.type_index[self._active]
+        servers, workers = allocation.servers, allocation.workers
+        rate = self.rates[kinds, servers, workers]
         if self._placed and allocation.placement is not None:
             speed = self._placed.speeds(kinds, allocation.placement, len(self.capacity))
             placed = speed * self.workload.slot_seconds / self._samples[kinds]
             rate = np.where(self._placed.is_physical[kinds], placed, rate)
-        variation = self.settings.speed_variation
-        return rate * (1.0 + variation * self._speed_rng.uniform(-1, 1, len(kinds))) if variation else rate
+        used = self._demand.worker[kinds] * workers[:, None] + self._demand.server[kinds] * servers[:, None]
+        share = (used / self._totals).max(axis=1, initial=0.0)
+        self._size = _Size(allocation, kinds, rate, share, used.sum(axis=0))
+        return self._size
 
-    def _resize_losses(self, kinds: Array, servers: Array, workers: Array) -> Tuple[Array, Array]:
-        """Which running jobs change size, bool [n], and the part of the slot that it costs each, float64 [n]."""
-        old_s, old_w = self.servers[self._active], self.workers[self._active]
-        resized = ((old_s != servers) | (old_w != workers)) & (old_w > 0) & (workers > 0)
+    def _resize_losses(self, size: _Size) -> Tuple[Array, Array]:
+        """Which jobs that have run before change size, bool [n], and the part of the slot it costs, float64 [n]."""
+        at, n = self._active, len(self._active)
+        if size.settled:
+            return np.zeros(n, dtype=bool), np.zeros(n)
+        servers, workers = size.allocation.servers, size.allocation.workers
+        old_s, old_w = self.servers[at], self.workers[at]
+        resized = ((old_s != servers) | (old_w != workers)) & (self.service[at] > 0) & (workers > 0)
+        self.servers[at], self.workers[at] = servers, workers
+        self.resizes += int(resized.sum())
         cost = self.settings.resize_cost
         if cost is None or not resized.any():
-            return resized, np.zeros(len(kinds))
-        seconds = cost.seconds(self.model_size[kinds], (old_s, old_w), (servers, workers))
+            return resized, np.zeros(n)
+        seconds = cost.seconds(self.model_size[size.kinds], (old_s, old_w), (servers, workers))
         return resized, np.where(resized, np.minimum(seconds / self.workload.slot_seconds, 1.0), 0.0)
 
     def _failures(self, allocation: Allocation) -> Tuple[Array, Array]:

@@ -89,6 +89,23 @@ def test_a_resize_costs_its_seconds_once() -> None:
     assert simulator.end[0] == pytest.approx(2.25)
 
 
+def test_a_restart_after_a_pause_costs_too_but_a_pause_does_not() -> None:
+    simulator = simulator_with(resize_cost=LinearCost(25.0))
+    simulator.step(pairs(simulator, 1))
+    assert simulator.step(pairs(simulator, 0)).lost_seconds.tolist() == [0.0]
+    assert simulator.step(pairs(simulator, 1)).lost_seconds.tolist() == [25.0]
+    assert simulator.resizes == 1
+
+
+def test_an_allocation_kept_for_slots_is_one_resize_at_most() -> None:
+    simulator = simulator_with(resize_cost=LinearCost(25.0))
+    kept = pairs(simulator, 1)
+    lost = [simulator.step(kept).lost_seconds[0] for _ in range(2)]
+    assert lost == [0.0, 0.0]
+    assert simulator.done.tolist() == [20.0]
+    assert simulator.observe()[1].service.tolist() == [pytest.approx(2 * 4 / 16)]
+
+
 def test_a_node_failure_stops_its_jobs_and_takes_the_node_away() -> None:
     simulator = simulator_with(node_mtbf=1e-3, node_repair=2)
     result = simulator.step(pairs(simulator, 1))
