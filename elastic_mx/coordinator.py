@@ -11,9 +11,12 @@ import logging
 import signal
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import zmq
 
+from elastic_mx import checkpoint
 from elastic_mx import messages as m
 from elastic_mx.coordinator_machine import CoordinatorMachine, InvalidTransition, Outbox
 from elastic_mx.settings import JobSettings
@@ -26,7 +29,10 @@ class Coordinator:
     """Serves one job until it is over and everyone was told."""
 
     def __init__(self, settings: JobSettings, bind: str) -> None:
-        self.machine = CoordinatorMachine(settings)
+        restored = checkpoint.read_manifest(Path(settings.restore)) if settings.restore else None
+        if restored is not None:
+            settings = replace(settings, slice_bytes=restored.slice_bytes)
+        self.machine = CoordinatorMachine(settings, restored)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.linger = LINGER_MS
@@ -54,7 +60,14 @@ class Coordinator:
         except (m.ProtocolError, InvalidTransition) as error:
             logger.error("%s: %s", sender, error)
             outbox = [(sender, m.Refused(reason=str(error).splitlines()[0]))]
+        self._write_manifests()
         self._send(outbox)
+
+    def _write_manifests(self) -> None:
+        """Complete checkpoints before anyone is told of them."""
+        manifests, self.machine.manifests = self.machine.manifests, []
+        for folder, manifest in manifests:
+            checkpoint.commit(Path(folder), manifest)
 
     def _send(self, outbox: Outbox) -> None:
         for name, message in outbox:
@@ -70,6 +83,7 @@ def main() -> None:
     parser.add_argument("--transport", default=JobSettings.transport)
     parser.add_argument("--slice-bytes", type=int, default=JobSettings.slice_bytes)
     parser.add_argument("--drop-in", action="store_true")
+    parser.add_argument("--restore", default="", metavar="FOLDER", help="go on from the checkpoint in this folder")
     parser.add_argument("--bind", default="tcp://127.0.0.1:0", help="where to listen (default: a free loopback port)")
     parser.add_argument("--trace", action="store_true", help="print every message on stderr")
     options = vars(parser.parse_args())
@@ -77,7 +91,7 @@ def main() -> None:
     logging.basicConfig(level=logging.DEBUG if trace else logging.WARNING, format="%(name)s %(message)s")
     try:
         coordinator = Coordinator(JobSettings(**options), bind)
-    except (ValueError, zmq.ZMQError) as error:
+    except (ValueError, checkpoint.CheckpointError, zmq.ZMQError) as error:
         sys.exit(f"elastic-mx: the coordinator cannot start at {bind}: {error}")
 
     def stop(*_: object) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Deque, Dict, List, Optional, Set, Tuple
 
 from elastic_mx import messages as m
+from elastic_mx.checkpoint import FORMAT, Manifest
 from elastic_mx.settings import JobSettings
 from elastic_mx.table import Table
 
@@ -46,6 +47,8 @@ class Plan:
     moves: List[m.Move]
     started: float
     awaited: Set[str]
+    checkpoints: List[Tuple[str, int, str]] = field(default_factory=list)
+    position: m.Position = field(default_factory=m.Position)
     horizon: int = -1
     step: Optional[int] = None
     begun: bool = False
@@ -62,8 +65,11 @@ class Plan:
 class CoordinatorMachine:
     """All that one job's coordinator knows and decides."""
 
-    def __init__(self, settings: JobSettings) -> None:
+    def __init__(self, settings: JobSettings, restored: Optional[Manifest] = None) -> None:
         self.settings = settings
+        self.restored = restored
+        self.checkpoints: List[Tuple[str, int, str]] = []
+        self.manifests: List[Tuple[str, Manifest]] = []
         self.processes: Dict[str, Process] = {}
         self.launchers: List[str] = []
         self.launched: Dict[str, str] = {}
@@ -148,6 +154,7 @@ class CoordinatorMachine:
                 settings=self.settings.to_dict(),
                 keys=[self.table.placed(number) for number in range(len(self.table.keys))],
                 optimizers=list(self.optimizers.values()),
+                restored=self.restored.position if self.restored and not joining else None,
             ),
         )
 
@@ -205,7 +212,7 @@ class CoordinatorMachine:
         assert plan.step is not None
         since = [i for i, (step, _) in enumerate(self.first_steps) if step <= position.epoch_step]
         groups = [*self.first_steps[since[-1] if since else 0 :], (plan.step, len(plan.generation.workers))]
-        position = m.Position(position.epoch, position.epoch_step, plan.step, tuple(groups))
+        plan.position = position = m.Position(position.epoch, position.epoch_step, plan.step, tuple(groups))
         for name in self._joining(plan):
             self._send(
                 name,
@@ -288,6 +295,13 @@ class CoordinatorMachine:
             return f"workers={workers} is too many: this job's batches can be shared among at most {min(limits)}"
         return ""
 
+    def _on_checkpoint(self, sender: str, message: m.Checkpoint, now: float) -> None:
+        error = self._why_not({"worker": None, "server": None})
+        if error:
+            self._send(sender, m.Reply(request=message.request, error=error))
+        else:
+            self.checkpoints.append((sender, message.request, message.folder))
+
     def _on_status(self, sender: str, message: m.Status, now: float) -> None:
         self._send(sender, m.Reply(request=message.request, body=self.status()))
 
@@ -326,9 +340,20 @@ class CoordinatorMachine:
         self.generation = m.Generation(0, tuple(workers), {s: self.processes[s].address for s in servers})
         self.table = Table(servers, self.settings.slice_bytes)
         self.first_steps = [(0, len(workers))]
+        if self.restored is not None:
+            self._restore(self.restored, len(workers))
         for name in (*servers, *workers):
             self._welcome(self.processes[name], joining=False)
         self._advance(now)
+
+    def _restore(self, manifest: Manifest, workers: int) -> None:
+        """Define what the checkpoint holds, and go on counting steps where it stood."""
+        assert self.generation is not None
+        for spec in manifest.keys:
+            self.table.define(spec, list(self.generation.servers))
+        for store, description in manifest.optimizers.items():
+            self.optimizers[int(store)] = m.SetOptimizer(store=int(store), description=description)
+        self.first_steps = [*manifest.position.groups, (manifest.position.step, workers)]
 
     def _launch_missing(self) -> None:
         """Ask the launcher for what the target needs beyond the members and what is starting."""
@@ -363,7 +388,8 @@ class CoordinatorMachine:
         if (tuple(sizes["worker"]), sizes["server"]) == (self.generation.workers, list(self.generation.servers)):
             if len(sizes["worker"]) == self.target["worker"] and len(sizes["server"]) == self.target["server"]:
                 self._answer()
-            return
+            if not self.checkpoints:
+                return
         self._last_generation += 1
         generation = m.Generation(
             self._last_generation,
@@ -381,7 +407,10 @@ class CoordinatorMachine:
             unsettled={w for w in workers if w in generation.workers},
             moving={*self.generation.servers, *generation.servers},
         )
-        prepare = m.Prepare(generation=generation, moves=self.plan.moves)
+        self.plan.checkpoints, self.checkpoints = self.checkpoints[:1], self.checkpoints[1:]
+        folder = "".join(f"{place}/{_parts(generation.number)}" for _, _, place in self.plan.checkpoints)
+        carry = bool(folder) or bool(self._joining(self.plan))
+        prepare = m.Prepare(generation=generation, moves=self.plan.moves, checkpoint=folder, carry=carry)
         for name in concerned:
             self._send(name, prepare)
 
@@ -429,9 +458,26 @@ class CoordinatorMachine:
         for name in leaving:
             self.finished.add(name)
             self._send(name, m.Release(reason="its slices are with other servers"))
+        for client, request, folder in plan.checkpoints:
+            self.manifests.append((folder, self._manifest(plan)))
+            self._send(client, m.Reply(request=request, body={"folder": folder, "step": plan.step}))
+        if set(_members(before)) == set(_members(plan.generation)):
+            return
         self.resizes.append(self._cost(plan, before))
         if all(self.target[role] == self._size(role) for role in self.target):
             self._answer(self.resizes[-1])
+
+    def _manifest(self, plan: Plan) -> Manifest:
+        """What makes the parts that the servers wrote a checkpoint."""
+        optimizers = {str(store): optimizer.description for store, optimizer in self.optimizers.items()}
+        return Manifest(
+            FORMAT,
+            _parts(plan.generation.number),
+            self.settings.slice_bytes,
+            self.table.keys,
+            plan.position,
+            optimizers,
+        )
 
     def _cost(self, plan: Plan, before: m.Generation) -> Dict[str, Any]:
         """What `scale` prints of a resize; all durations in seconds."""
@@ -462,6 +508,7 @@ class CoordinatorMachine:
         assert self.plan is not None and self.plan.step is None
         self.table.drop(self.plan.moves)
         dropped, self.plan = self.plan, None
+        self.checkpoints = [*dropped.checkpoints, *self.checkpoints]
         for name in self._concerned(dropped.generation):
             if name in self.processes:
                 self._send(name, m.Drop(generation=dropped.generation.number))
@@ -492,6 +539,8 @@ class CoordinatorMachine:
         if self.over:
             return
         self.over = True
+        for client, request, _ in [*self.checkpoints, *(self.plan.checkpoints if self.plan else [])]:
+            self._send(client, m.Reply(request=request, error=f"job {self.settings.name!r}: {reason}"))
         self._answer(error=f"job {self.settings.name!r}: {reason}")
         for name in [*self.processes, *self.launchers]:
             self._send(name, m.Release(reason=reason, status=status))
@@ -556,6 +605,15 @@ class CoordinatorMachine:
 
     def _send(self, name: str, message: m.Message) -> None:
         self._out.append((name, message))
+
+
+def _members(generation: m.Generation) -> Tuple[str, ...]:
+    return (*generation.workers, *generation.servers)
+
+
+def _parts(generation: int) -> str:
+    """The name of the folder for the parts of the checkpoint that generation `generation` begins with."""
+    return f"parts-{generation}"
 
 
 def _by_number(name: str) -> Tuple[str, int]:

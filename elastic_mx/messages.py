@@ -181,6 +181,13 @@ class Scale(Message, frozen=True):
     servers: Optional[int] = None
 
 
+class Checkpoint(Message, frozen=True):
+    """Asks for a checkpoint at the next cut, in `folder`. Answered by Reply once it is written."""
+
+    request: int
+    folder: str
+
+
 class Status(Message, frozen=True):
     request: int
 
@@ -195,7 +202,11 @@ class Stop(Message, frozen=True):
 
 
 class Welcome(Message, frozen=True):
-    """The answer to Register. `joining`: the job trains already and the process becomes a member later."""
+    """The answer to Register. `joining`: the job trains already and the process becomes a member later.
+
+    `keys` and `optimizers` are those known so far; `restored` is where the data stood in the checkpoint that the job
+    goes on from, if it does.
+    """
 
     name: str
     joining: bool
@@ -203,6 +214,7 @@ class Welcome(Message, frozen=True):
     settings: Dict[str, Any]
     keys: List[PlacedKey] = []
     optimizers: List[SetOptimizer] = []
+    restored: Optional[Position] = None
 
 
 class Refused(Message, frozen=True):
@@ -220,8 +232,15 @@ class KeysPlaced(Message, frozen=True):
 
 
 class Prepare(Message, frozen=True):
+    """The plan. With `checkpoint`, a folder for the parts, each server writes what it holds at the cut.
+
+    `carry`: at the cut the servers need what no push carries, for a joining worker or the checkpoint.
+    """
+
     generation: Generation
     moves: List[Move]
+    checkpoint: str = ""
+    carry: bool = False
 
 
 class Commit(Message, frozen=True):
@@ -294,6 +313,7 @@ FromProcess = Union[
     Goodbye,
     Exited,
     Scale,
+    Checkpoint,
     Status,
     Stop,
 ]

@@ -9,15 +9,17 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
+from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import zmq
 
+from elastic_mx import checkpoint, wire
 from elastic_mx import messages as m
 from elastic_mx import server_machine as sm
-from elastic_mx import wire
 from elastic_mx.arena import open_peer
 from elastic_mx.catalog import Catalog
 from elastic_mx.link import ControlLink, JobError
@@ -25,6 +27,7 @@ from elastic_mx.settings import JobSettings, ProcessSettings
 from elastic_mx.values import Sent, Shared, Values
 
 logger = logging.getLogger("elastic_mx.server")
+WRITER_POLL_MS = 20
 
 
 class Server:
@@ -49,6 +52,7 @@ class Server:
         self._bytes_in = 0
         self._cut_at = 0.0
         self._released = False
+        self._writer: Optional[threading.Thread] = None
         self.machine: Optional[sm.ServerMachine] = None
 
     # ------------------------------------------------------------------------------------------------- control
@@ -59,7 +63,10 @@ class Server:
         poller.register(self._link.socket, zmq.POLLIN)
         poller.register(self._data, zmq.POLLIN)
         while not self._released:
-            ready = dict(poller.poll())
+            ready = dict(poller.poll(None if self._writer is None else WRITER_POLL_MS))
+            if self._writer is not None and not self._writer.is_alive() and self.machine is not None:
+                self._writer = None
+                self._carry_out(self.machine.saved())
             if self._link.socket in ready:
                 message = self._link.receive(0)
                 if message is not None:
@@ -86,6 +93,8 @@ class Server:
             self.values = Values(self.name, self.catalog)
             self.machine = sm.ServerMachine(self.name, message.generation, message.joining)
             self._on_keys(message.keys)
+            if message.restored is not None:
+                self._restore(message)
             for optimizer in message.optimizers:
                 self._set_optimizer(optimizer.store, optimizer.description)
             if message.joining:
@@ -100,7 +109,7 @@ class Server:
             self._set_optimizer(message.store, message.description)
         elif isinstance(message, m.Prepare):
             self._moves[message.generation.number] = message.moves
-            self._carry_out(self.machine.prepare(message.generation, message.moves))
+            self._carry_out(self.machine.prepare(message.generation, message.moves, message.checkpoint))
             self._connect_peers(message.generation)
             self._link.send(m.Horizon(generation=message.generation.number))
         elif isinstance(message, m.Drop):
@@ -222,6 +231,8 @@ class Server:
                 self._send_slices(instruction)
             elif isinstance(instruction, sm.Forget):
                 self.values.forget(instruction.slices, [self._left_at.pop(s) for s in instruction.slices])
+            elif isinstance(instruction, sm.SaveSlices):
+                self._save(instruction)
             elif isinstance(instruction, sm.ReportInForce):
                 self._report(instruction.generation)
 
@@ -264,6 +275,28 @@ class Server:
             self._left_at[s] = self.catalog.offset[s]
             self.catalog.move([moved[s]])
 
+    def _save(self, instruction: sm.SaveSlices) -> None:
+        """Copy the slices now, for they change with the next round, and write them beside the work."""
+        part = checkpoint.Part()
+        for s in instruction.slices:
+            [(structure, _)], arrays = self.values.dump_states([s])
+            part.add(self.catalog.key_of[s], s, self.values.bytes_of(s), structure, arrays)
+        self._writer = threading.Thread(target=part.write, args=(Path(instruction.folder), self.name), daemon=True)
+        self._writer.start()
+
+    def _restore(self, welcome: m.Welcome) -> None:
+        """Take this server's slices from the checkpoint that the job goes on from."""
+        assert self.machine is not None
+        for optimizer in welcome.optimizers:
+            self._set_optimizer(optimizer.store, optimizer.description)
+        reader = checkpoint.Reader(Path(self._settings.restore))
+        found = [s for s in self.machine.slices if reader.has(self.catalog.key_of[s])]
+        for s in found:
+            value, structure, arrays = reader.slice(self.catalog.key_of[s], s)
+            self.values.store([s], [Sent(value)])
+            self.values.load_states([s], [[structure, len(arrays)]], arrays)
+        self._carry_out(self.machine.restore(found))
+
     def _receive_slices(self, sender: str, message: wire.Migrate, frames: Sequence[Any]) -> List[sm.Instruction]:
         assert self.machine is not None
         for store, description in message.optimizers.items():
@@ -303,7 +336,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         Server(settings).run()
-    except JobError as error:
+    except (JobError, checkpoint.CheckpointError) as error:
         sys.exit(f"elastic-mx: {error}")
 
 

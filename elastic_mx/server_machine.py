@@ -87,6 +87,14 @@ class Forget(Instruction):
 
 
 @dataclass(frozen=True)
+class SaveSlices(Instruction):
+    """Write slices, as they are now, into a checkpoint's folder; `saved` is to be called when that is done."""
+
+    folder: str
+    slices: List[int]
+
+
+@dataclass(frozen=True)
 class ReportInForce(Instruction):
     generation: int
 
@@ -121,6 +129,8 @@ class ServerMachine:
         self.slices: Dict[int, Slice] = {}
         self.expected: Set[int] = set()
         self.leaving: Set[int] = set()
+        self.checkpoint = ""
+        self.saving = False
         self.reported = generation.number
         self.story: Deque[str] = deque(maxlen=STORY_LENGTH)
         self.validate = validate
@@ -186,9 +196,10 @@ class ServerMachine:
         self._migrate()
         return self._end()
 
-    def prepare(self, generation: Generation, moves: Sequence[Move]) -> List[Instruction]:
-        """The coordinator announces a plan."""
+    def prepare(self, generation: Generation, moves: Sequence[Move], checkpoint: str = "") -> List[Instruction]:
+        """The coordinator announces a plan; with the folder of a checkpoint, this server's part is due at the cut."""
         self._begin(f"prepare g{generation.number}")
+        self.checkpoint = checkpoint
         self.plan = (generation, list(moves))
         self.workers[generation.number] = generation.workers
         return self._end()
@@ -234,6 +245,21 @@ class ServerMachine:
         self.leaving.difference_update(ids)
         self._out.append(Forget(list(ids)))
         self._settle()
+        return self._end()
+
+    def saved(self) -> List[Instruction]:
+        """This server's part of the checkpoint is written."""
+        self._begin("saved")
+        self.saving, self.checkpoint = False, ""
+        self._settle()
+        return self._end()
+
+    def restore(self, ids: Sequence[int]) -> List[Instruction]:
+        """Slices have their values, from a checkpoint."""
+        self._begin(f"restore {ids}")
+        for state in self._known(ids):
+            state.present = True
+        self._serve(ids)
         return self._end()
 
     # ----------------------------------------------------------------------------------------------- rounds
@@ -324,6 +350,10 @@ class ServerMachine:
             if any(worker not in marked and worker not in self.left for worker in members):
                 return
             self.cut = generation.number
+            if self.checkpoint:
+                self.saving = True
+                present = [s for s, state in self.slices.items() if state.present and s not in self.expected]
+                self._out.append(SaveSlices(self.checkpoint, present))
             by_target: Dict[str, List[int]] = {}
             for move in moves:
                 if move.source == self.name:
@@ -346,7 +376,7 @@ class ServerMachine:
     def _settle(self) -> None:
         if self.plan is None or not self.committed or self.cut < self.plan[0].number:
             return
-        if self.expected or self.leaving:
+        if self.expected or self.leaving or self.saving:
             return
         generation = self.plan[0]
         self.plan, self.committed, self.joining = None, False, False

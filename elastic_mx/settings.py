@@ -21,6 +21,7 @@ class JobSettings:
         slice_bytes: the largest piece, in bytes, that a key is cut into.
         transport: ``auto`` (shared memory between processes of one host, else tcp), ``shm`` or ``tcp``.
         drop_in: an unchanged script runs: it deals its samples itself.
+        restore: the folder of a checkpoint that the job goes on from; '' begins anew.
 
     Raises:
         ValueError: a value is out of range.
@@ -32,6 +33,7 @@ class JobSettings:
     slice_bytes: int = 2 * MIB
     transport: str = "auto"
     drop_in: bool = False
+    restore: str = ""
 
     def __post_init__(self) -> None:
         if self.workers < 1:

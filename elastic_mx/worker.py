@@ -108,6 +108,11 @@ class Worker:
         self.machine = WorkerMachine(self.name, welcome.generation, welcome.joining)
         for placed in welcome.keys:
             self.catalog.add(placed)
+        self._restored = welcome.restored is not None
+        if welcome.restored is not None:
+            at = welcome.restored
+            self._joined = Position(at.epoch, at.epoch_step, at.step, at.groups)
+            self.machine.go_on(at)
         self.optimizers = {optimizer.store: optimizer.description for optimizer in welcome.optimizers}
         self._cut = -1
         self._spoken = -1
@@ -156,7 +161,8 @@ class Worker:
 
     def join(self, limits: Limits) -> Position:
         """Become a member if this worker is none yet; see `elastic_mx.data.job.Job.join`."""
-        joining = self.machine.joining
+        joining = self.machine.joining or self._restored
+        self._restored = False
         if joining and self.stores is not None:
             self.stores.before_ready()
             self._known_at_start = {key.first for key in self.catalog.keys.values()}
@@ -206,7 +212,8 @@ class Worker:
 
     def speaks_first_for(self, key: Key) -> bool:
         """Whether this worker is the one whose value a new key begins with."""
-        return not self.machine.joining and self.rank == 0 and key.first not in self._known_at_start
+        known = self._restored or key.first in self._known_at_start
+        return not self.machine.joining and self.rank == 0 and not known
 
     def begin_push(self, keys: Sequence[Key]) -> Optional[Ticket]:
         """A push of `keys` begins: which step and generation it belongs to.
@@ -253,7 +260,7 @@ class Worker:
         self._spoken = plan.generation.number
         before = self.machine.workers_before(plan.generation.number)
         staying = [worker for worker in before if worker in plan.generation.workers]
-        if len(staying) == len(plan.generation.workers) or (staying or before)[0] != self.name:
+        if not plan.carry or (staying or before)[0] != self.name:
             return None
         self.machine.hold(phase)
         assert plan.step is not None
@@ -283,7 +290,7 @@ class Worker:
             return ticket
 
     def _must_be_member(self) -> None:
-        if self.machine.joining:
+        if self.machine.joining or self._restored:
             self.join(Limits())
 
     def end_call(self) -> None:
@@ -300,11 +307,10 @@ class Worker:
         self._speak(last_words)
 
     def _must_switch_late(self) -> bool:
-        """Whether a worker joins that needs weights which are complete only once this step's update is under way."""
+        """Whether weights have to be carried that are complete only once this step's update is under way."""
         plan = self.machine.plan
         assert plan is not None
-        joins = any(w not in self.machine.membership(self.machine.begun).workers for w in plan.generation.workers)
-        return joins and self.stores is not None and bool(self.stores.updates_on_workers())
+        return plan.carry and self.stores is not None and bool(self.stores.updates_on_workers())
 
     def submit(self, operation: Operation) -> None:
         """Hand an operation over whose arrays are ready. May be called from any thread; does not block."""
@@ -536,7 +542,7 @@ class Worker:
         elif isinstance(message, m.Prepare):
             for server, address in message.generation.servers.items():
                 self._connect(server, address)
-            horizon = machine.prepare(message.generation, message.moves, self.meter.margin())
+            horizon = machine.prepare(message.generation, message.moves, self.meter.margin(), message.carry)
             self._link.send(m.Horizon(generation=message.generation.number, step=-1 if machine.joining else horizon))
         elif isinstance(message, m.Drop):
             machine.drop(message.generation)

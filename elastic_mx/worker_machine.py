@@ -44,6 +44,7 @@ class _Plan:
     generation: Generation
     moves: List[Move]
     promised: int
+    carry: bool = False
     step: Optional[int] = None
 
 
@@ -179,9 +180,12 @@ class WorkerMachine:
 
     # ---------------------------------------------------------------------------------- from the client's thread
 
-    def prepare(self, generation: Generation, moves: List[Move], margin: int) -> int:
-        """A plan is announced; return the horizon: the furthest step that will be begun before its commit."""
-        self.plan = _Plan(generation, moves, max(self.begun, self.dealt) + margin)
+    def prepare(self, generation: Generation, moves: List[Move], margin: int, carry: bool = False) -> int:
+        """A plan is announced; return the horizon: the furthest step that will be begun before its commit.
+
+        With `carry`, a member that stays is to store what no push carries before its markers.
+        """
+        self.plan = _Plan(generation, moves, max(self.begun, self.dealt) + margin, carry)
         self.addresses.update(generation.servers)
         return self.plan.promised
 
@@ -211,6 +215,11 @@ class WorkerMachine:
         self.epochs = [(position.epoch, position.epoch_step)]
         self.plan = None
         return plan.moves
+
+    def go_on(self, position: Position) -> None:
+        """The job goes on from a checkpoint that was taken before step ``position.step``."""
+        self.begun = self.dealt = position.step - 1
+        self.epochs = [(position.epoch, position.epoch_step)]
 
     def completed(self, phase: int) -> None:
         """An operation of `phase` was answered."""
