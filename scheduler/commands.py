@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, TypeVar
 import click
 import numpy as np
 
+from scheduler.core import Policy
 from scheduler.costs import parse_cost
 from scheduler.evaluate import RunResult, no_contention, run, summary
 from scheduler.policies import make, names
@@ -57,7 +58,9 @@ FILE = click.Path(dir_okay=False)
 @click.option("--workload", type=FILE, help="Cluster and job types, ours or DL2's.  [default: the shipped workload]")
 @click.option("--traces", type=FILE, help="Jobs, ours or DL2's.  [default: those in the workload, else drawn]")
 @click.option("--speeds", type=FILE, help="DL2's testbed measurements, instead of the workload's speeds.")
-@click.option("--agent", type=FILE, help="Trained agent, for the learned policies.")
+@click.option(
+    "--agent", "agents", type=FILE, multiple=True, help="Trained agent; once per learned policy.  [default: shipped]"
+)
 @click.option("--slots", default=100_000, show_default=True, help="Give up on a trace after so many slots.")
 @click.option("--first", type=int, help="Only the first so many traces.")
 @click.option("--draw", default=3, show_default=True, help="Without traces: draw so many.")
@@ -79,7 +82,7 @@ def simulate(
     workload: Optional[str],
     traces: Optional[str],
     speeds: Optional[str],
-    agent: Optional[str],
+    agents: Sequence[str],
     slots: int,
     first: Optional[int],
     as_json: bool,
@@ -92,7 +95,7 @@ def simulate(
 
     Times are in slots. "DRF→bound" is how far a policy gets from DRF's mean JCT to that of jobs without contention.
     """
-    chosen = [make(name, agent=agent) for name in _split(policies)]
+    chosen = _policies(_split(policies), agents)
     opened = open_workload(workload, speeds)
     runs = _traces(opened, workload, traces, first, seed, options)
     for trace in runs:
@@ -137,6 +140,25 @@ def _split(policies: str) -> List[str]:
         if chosen.count(name) > 1:
             raise ValueError(f"--policies names {name!r} more than once")
     return chosen
+
+
+def _policies(chosen: Sequence[str], agents: Sequence[str]) -> List[Policy]:
+    """The policies by name, each learned one with the agent among the files that is its own."""
+    for name in chosen:
+        if name not in names():
+            make(name)  # says which there are
+    own: Dict[str, str] = {}
+    if agents:
+        from scheduler.learn import checkpoint  # only now: it needs torch
+
+        for path in agents:
+            policy = str(checkpoint.load(path).get("policy"))
+            if policy not in chosen:
+                raise ValueError(f"agent {path} is for policy {policy!r}, which --policies does not name: name it")
+            if policy in own:
+                raise ValueError(f"agents {own[policy]} and {path} are both for policy {policy!r}: give one")
+            own[policy] = path
+    return [make(name, agent=own.get(name)) for name in chosen]
 
 
 def _traces(

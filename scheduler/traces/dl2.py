@@ -11,10 +11,7 @@ import numpy as np
 from scheduler.core import JobType
 from scheduler.speeds import read_measurements
 from scheduler.traces.fields import Field, load
-from scheduler.traces.generate import draw_trace
 from scheduler.workload import Arrivals, Trace, Workload, make_trace
-
-__all__ = ["draw_trace", "parse_traces", "parse_workload", "read_traces", "read_workload", "with_speeds"]
 
 PathLike = Union[str, Path]
 

@@ -77,6 +77,24 @@ def test_mistakes_get_one_clear_line(arguments: List[str], message: str) -> None
     assert result.stderr.count("\n") == 1
 
 
+def test_an_agent_that_is_none_or_of_no_named_policy_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("torch", exc_type=ImportError)
+    from scheduler.learn import checkpoint
+
+    rubbish = tmp_path / "rubbish.pt"
+    rubbish.write_bytes(b"\x80\x04not a checkpoint")
+    result = invoke("simulate", "--policies", "drf", "--agent", rubbish)
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert "rubbish.pt is not an agent: give a file made by elastic-mx train-policy" in result.stderr
+    other = tmp_path / "other.pt"
+    checkpoint.save({"policy": "dl2x", "features": "f"}, other)
+    result = invoke("simulate", "--policies", "drf", "--agent", other)
+    assert "is for policy 'dl2x', which --policies does not name" in result.stderr
+    result = invoke("simulate", "--policies", "drf,dl2x", "--agent", other)
+    assert "reads feature set 'f', this version computes" in result.stderr
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
