@@ -3,13 +3,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := constraints.txt
 
-.PHONY: test lint clean
+.PHONY: demo test lint clean
 
 $(VENV)/installed: setup.py $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) pip setuptools wheel
 	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[mxnet,scheduler,test]'
 	touch $@
+
+# The demo and what it trains need neither torch nor the test tools.
+$(VENV)/installed-demo: setup.py $(CONSTRAINTS)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) pip setuptools wheel
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[mxnet,demo]'
+	touch $@
+
+demo: $(VENV)/installed-demo
+	$(BIN)/elastic-mx demo
 
 test: $(VENV)/installed lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests

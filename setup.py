@@ -21,6 +21,7 @@ setup(
         "mxnet": ["mxnet==1.9.1", "setuptools<81"],
         # What the scheduler needs; torch only for the learned policies.
         "scheduler": ["scipy>=1.9", "pyyaml>=6", "torch>=2.2", "tensorboard>=2.14"],
+        "demo": ["scikit-learn", "matplotlib"],
         "test": [
             "pytest>=8",
             "pytest-timeout>=2.3",

@@ -159,7 +159,8 @@ def _table(*columns: str) -> Any:
     return table
 
 
-def _print(*parts: Any) -> None:
+def show(*parts: Any) -> None:
+    """Print text and rich tables on stdout."""
     from rich.console import Console
 
     console = Console(highlight=False)
@@ -182,12 +183,12 @@ def _print_jobs(bodies: List[Dict[str, Any]]) -> None:
             str(body["pid"]),
             " ".join(body["command"]),
         )
-    _print(table)
+    show(table)
 
 
 def _print_job(body: Dict[str, Any]) -> None:
     target = body.get("target", {})
-    _print(
+    show(
         f"{body['name']}: {body['state']}, step {_step(body)}, generation {body.get('generation', 0)}, "
         f"{plural(len(body.get('workers', ())), 'worker')} and {plural(len(body.get('servers', ())), 'server')}"
         f" (target {target.get('workers', '-')} and {target.get('servers', '-')})",
@@ -195,7 +196,7 @@ def _print_job(body: Dict[str, Any]) -> None:
         f"coordinator {body['coordinator'] or '-'}: {' '.join(body['command'])}",
     )
     if body["drop_in"]:
-        _print("a drop-in job: its script deals out the samples, so no promise about them holds through a resize")
+        show("a drop-in job: its script deals out the samples, so no promise about them holds through a resize")
     workers = _table("worker", "step", "step time", "samples")
     for worker in body.get("workers", ()):
         workers.add_row(
@@ -204,9 +205,9 @@ def _print_job(body: Dict[str, Any]) -> None:
     servers = _table("server", "slices", "size")
     for server in body.get("servers", ()):
         servers.add_row(server["name"], str(server["slices"]), megabytes(server["bytes"]))
-    _print(workers, servers)
+    show(workers, servers)
     if body.get("resizes"):
-        _print(resize_table(body["resizes"]))
+        show(resize_table(body["resizes"]))
 
 
 def resize_table(resizes: List[Dict[str, Any]]) -> Any:
