@@ -559,6 +559,7 @@ class CoordinatorMachine:
                     "step": progress.step if progress else 0,
                     "step_seconds": progress.step_seconds if progress else None,
                     "samples": progress.samples if progress else 0,
+                    "epochs": progress.epochs if progress else 0.0,
                     "finished": self._has_finished(name),
                 }
             )

@@ -82,12 +82,16 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """What a worker reports of itself: steps begun, seconds per step (a running median), samples dealt to it."""
+    """What a worker reports of itself: steps begun, seconds per step (a running median), samples dealt to it.
+
+    `epochs` is how many it has trained, with the part of the one under way; 0 where nobody has said how long one is.
+    """
 
     step: int
     step_seconds: float
     samples: int = 0
     longest_step_seconds: float = 0.0
+    epochs: float = 0.0
 
 
 # ----------------------------------------------------------------------------------------- process to coordinator

@@ -75,5 +75,6 @@ class Meter:
         stall = max(0.0, max(around, default=0.0) - usual) + self._blocked
         return Settled(generation=generation, stall_seconds=stall, median_step_seconds=self.median_step_seconds())
 
-    def progress(self, begun: int) -> Progress:
-        return Progress(step=max(begun + 1, 0), step_seconds=self.median_step_seconds(), samples=self.samples)
+    def progress(self, begun: int, epochs: float = 0.0) -> Progress:
+        """What to report when step `begun` is the last that has begun and so many epochs are trained."""
+        return Progress(max(begun + 1, 0), self.median_step_seconds(), self.samples, epochs=epochs)

@@ -84,6 +84,7 @@ class Worker:
         self._error: Optional[BaseException] = None
         self._closing = False
         self._joined: Optional[Position] = None
+        self._steps_per_epoch = 0
         self._placed: Dict[int, m.KeysPlaced] = {}
         self._request = 0
         self._wake_read, self._wake_write = os.pipe()
@@ -167,6 +168,7 @@ class Worker:
             self.stores.before_ready()
             self._known_at_start = {key.first for key in self.catalog.keys.values()}
             self._received = False
+        self._steps_per_epoch = limits.steps_per_epoch or self._steps_per_epoch
         ready = m.Ready(max_workers=limits.max_workers or 0)
         with self._changed:
             self._call(lambda: self._link.send(ready))
@@ -709,7 +711,8 @@ class Worker:
         self._take_operations()
 
     def _report(self) -> None:
-        self._link.send(m.Report(progress=self.meter.progress(self.machine.begun)))
+        epochs = self.machine.epochs_trained(self._steps_per_epoch)
+        self._link.send(m.Report(progress=self.meter.progress(self.machine.begun, epochs)))
         for settled in self.meter.settled(self.machine.begun, self._closing):
             self._link.send(settled)
 

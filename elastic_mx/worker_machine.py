@@ -178,6 +178,15 @@ class WorkerMachine:
     def epoch_began(self, epoch: int, step: int) -> None:
         self.epochs = [*self.epochs[-20:], (epoch, step)]
 
+    def epochs_trained(self, steps_per_epoch: int) -> float:
+        """The epochs before the step that begins next, the one under way by its part; 0 where its length is unknown."""
+        step = self.begun + 1
+        began = [entry for entry in self.epochs if entry[1] <= step]
+        if not began or not steps_per_epoch:
+            return 0.0
+        epoch, first = began[-1]
+        return epoch + (step - first) / steps_per_epoch
+
     # ---------------------------------------------------------------------------------- from the client's thread
 
     def prepare(self, generation: Generation, moves: List[Move], margin: int, carry: bool = False) -> int:

@@ -16,10 +16,12 @@ class Limits:
     """What the data allows: the coordinator refuses a size beyond it.
 
     `max_workers` is the size of the smallest batch that is dealt among the workers (each needs a sample);
-    None where nothing is known yet.
+    None where nothing is known yet. `steps_per_epoch` is how long the longest epoch of its samplers is, by which
+    progress is told; None where nothing is known, and only an estimate where the membership changes it.
     """
 
     max_workers: Optional[int] = None
+    steps_per_epoch: Optional[int] = None
 
 
 @dataclass(frozen=True)

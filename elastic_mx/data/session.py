@@ -28,7 +28,9 @@ class Session:
         self._position: Optional[Position] = None
 
     def _limits(self) -> Limits:
-        return Limits(min((s.max_workers for s in self._schedules), default=None))
+        most_workers = min((s.max_workers for s in self._schedules), default=None)
+        steps = max((s.num_batches(1) // s.batches_per_step for s in self._schedules), default=None)
+        return Limits(most_workers, steps)
 
     def add(self, schedule: Schedule) -> None:
         """Take note of the limits of `schedule`, and tell the job if it has been joined already."""

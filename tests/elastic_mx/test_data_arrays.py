@@ -4,9 +4,9 @@ from typing import Any, List, Tuple
 
 import numpy as np
 import pytest
-from scripted_job import ScriptedJob
 
 from elastic_mx.data import Alone, NDArrayIter, Session
+from tests.elastic_mx.scripted_job import ScriptedJob
 
 mx = pytest.importorskip("mxnet")
 

@@ -5,10 +5,10 @@ from typing import Any, Dict, Iterator, List
 
 import numpy as np
 import pytest
-from scripted_job import ScriptedJob
 
 import elastic_mx
 from elastic_mx.data import BatchSampler, Share, provide
+from tests.elastic_mx.scripted_job import ScriptedJob
 
 mx = pytest.importorskip("mxnet")
 gluon = mx.gluon

@@ -6,9 +6,9 @@ from typing import Dict, List
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_job import ScriptedJob
 
 from elastic_mx.data import Alone, Batch, BatchSampler, Session, batches
+from tests.elastic_mx.scripted_job import ScriptedJob
 
 
 @st.composite
