@@ -79,6 +79,23 @@ class ControlClient:
         request = m.Scale(request=next(self._numbers), workers=workers, servers=servers)
         return self._ask(request, timeout, f"is not at {_size(workers, servers)}")
 
+    def checkpoint(self, folder: str, timeout: Optional[float] = None) -> Dict[str, Any]:
+        """Have the job write a checkpoint while it trains, and wait until it is whole.
+
+        Args:
+            folder: where, as an absolute path on the hosts of the job's servers.
+            timeout: as for `scale`.
+
+        Returns:
+            `folder`, and `step`: the first step that a job goes on with from there.
+
+        Raises:
+            Declined: the job ends first.
+            NoAnswer: nothing was heard for `patience` seconds, or the checkpoint is not whole after `timeout`.
+        """
+        request = m.Checkpoint(request=next(self._numbers), folder=folder)
+        return self._ask(request, timeout, f"has no whole checkpoint in {folder}")
+
     def status(self, timeout: Optional[float] = None) -> Dict[str, Any]:
         """Return the job's state: `name`, `generation`, `workers`, `servers`, `target`, `resizes`, `drop_in`.
 

@@ -11,6 +11,7 @@ import click
 # name: module, attribute, one line of help. Importing nothing here keeps --help fast.
 COMMANDS: Dict[str, Tuple[str, str, str]] = {
     "convert-trace": ("scheduler.commands", "convert_trace", "Turn a public cluster trace into a workload file."),
+    "checkpoint": ("launcher.commands", "checkpoint", "Save a job while it trains."),
     "demo": ("launcher.demo.command", "demo", "Train on real data and resize the job meanwhile."),
     "launch": ("launcher.launch", "launch", "Run a script as the workers of an elastic job."),
     "scale": ("launcher.commands", "scale", "Give a job another size while it trains."),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import time
+from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional, TypeVar
 
 import click
@@ -69,6 +71,42 @@ def scale(job: str, workers: Optional[int], servers: Optional[int], timeout: Opt
     with ControlClient(entry.coordinator, job) as client:
         body = client.scale(workers, servers, timeout)
     click.echo(json.dumps(body, indent=2) if as_json else describe_resize(job, body))
+
+
+# -------------------------------------------------------------------------------------------------- checkpoint
+
+
+@click.command()
+@click.argument("job")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), help="Give up waiting after so many seconds.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@plain_errors
+def checkpoint(job: str, folder: Path, timeout: Optional[float], as_json: bool) -> None:
+    """Write a checkpoint of JOB into FOLDER while it trains.
+
+    It holds weights, optimizer states and the place in the data; one that FOLDER holds already is replaced when the
+    new one is whole. A job of any size goes on from it with elastic-mx launch --restore.
+
+    \b
+    Examples:
+      elastic-mx checkpoint digits saved
+      elastic-mx launch -n 3 -s 2 --restore saved -- python examples/digits.py
+    """
+    entry = Registry().find(job)
+    folder = folder.resolve()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise JobError(f"{folder} cannot be made: {error.strerror}") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise JobError(f"{folder} cannot be written to")
+    with ControlClient(entry.coordinator, job) as client:
+        body = client.checkpoint(str(folder), timeout)
+    click.echo(json.dumps(body, indent=2) if as_json else f"{job} is saved in {folder}, up to step {body['step']}")
+
+
+# ---------------------------------------------------------------------------------------------- numbers as text
 
 
 def describe_resize(job: str, body: Dict[str, Any]) -> str:

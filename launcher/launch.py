@@ -37,6 +37,16 @@ OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 @click.option(
     "--threads", type=Size(), help="Compute threads of each process.  [default: OMP_NUM_THREADS if it is set, else 1]"
 )
+@click.option(
+    "--restore", type=click.Path(file_okay=False), help="Go on from the checkpoint in this folder, with any size."
+)
+@click.option(
+    "--optimizer",
+    "optimizers",
+    multiple=True,
+    metavar="MODULE:CLASS",
+    help="An optimizer of your own that the servers may import; may be given several times.",
+)
 @click.option("--trace", is_flag=True, help="Print every message of the protocol on stderr.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @plain_errors
@@ -49,6 +59,8 @@ def launch(
     slice_mib: float,
     port: int,
     threads: Optional[int],
+    restore: Optional[str],
+    optimizers: Tuple[str, ...],
     trace: bool,
     command: Tuple[str, ...],
 ) -> int:
@@ -61,16 +73,24 @@ def launch(
     Examples:
       elastic-mx launch -n 2 -s 1 -- python train.py --epochs 10
       elastic-mx launch -n 1 -s 1 --name digits -- python examples/digits.py
+      elastic-mx launch -n 3 -s 2 --restore saved -- python examples/digits.py
       elastic-mx launch -n 2 -s 2 --drop-in -- python old_script.py --kv-store dist_sync
     """
     resolved = resolve(command)
+    if restore is not None and not os.path.isdir(restore):
+        raise JobError(f"--restore {restore!r} is no folder: give one that elastic-mx checkpoint has written")
+    for path in optimizers:
+        if not all(part.isidentifier() for part in path.replace(":", ".", 1).split(".")) or ":" not in path:
+            raise JobError(f"--optimizer {path!r} is no MODULE:CLASS, as in my_package.optimizers:Mine")
     if threads is None and "OMP_NUM_THREADS" not in os.environ:
         threads = 1  # processes that share cores lose more by waiting for each other's threads than they gain
     registry = Registry()
     entry = registry.claim(name or default_name(command), list(command), drop_in, numbered=name is None)
     try:
-        job = JobSettings(entry.name, workers, servers, int(slice_mib * MIB), transport, drop_in)
-        settings = LaunchSettings(job, resolved, port, threads, trace, dict(os.environ))
+        restored = os.path.abspath(restore) if restore else ""
+        job = JobSettings(entry.name, workers, servers, int(slice_mib * MIB), transport, drop_in, restored)
+        folder = os.path.dirname(os.path.abspath(script_of(command) or "script"))
+        settings = LaunchSettings(job, resolved, port, threads, trace, optimizers, folder, dict(os.environ))
         return LocalJob(settings, entry, registry).run()
     except ValueError as error:
         raise JobError(str(error)) from error

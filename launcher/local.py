@@ -12,7 +12,7 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import zmq
 
@@ -42,6 +42,8 @@ class LaunchSettings:
         port: the coordinator's port on loopback, 0 for any.
         threads: compute threads of each process, None to leave it to the environment.
         trace: print every message of the protocol.
+        optimizers: the ``module:Class`` paths of optimizers that the servers may import.
+        script_folder: where the servers look for the modules of those optimizers.
         environment: what the processes find in their environment, besides what tells them their job.
     """
 
@@ -50,6 +52,8 @@ class LaunchSettings:
     port: int = 0
     threads: Optional[int] = None
     trace: bool = False
+    optimizers: Tuple[str, ...] = ()
+    script_folder: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -98,7 +102,8 @@ class LocalJob:
         return (
             f"job {self._entry.name}: workers={job.workers} servers={job.servers} transport={job.transport} "
             f"slice_bytes={job.slice_bytes} threads={self._settings.threads or 'as the environment says'}"
-            f"{' drop_in' if job.drop_in else ''} coordinator={address}"
+            f"{' drop_in' if job.drop_in else ''}{f' restore={job.restore}' if job.restore else ''} "
+            f"coordinator={address}"
         )
 
     # ------------------------------------------------------------------------------------------ the coordinator
@@ -110,6 +115,7 @@ class LocalJob:
         command += [f"--name={self._entry.name}", f"--workers={job.workers}", f"--servers={job.servers}"]
         command += [f"--transport={job.transport}", f"--slice-bytes={job.slice_bytes}"]
         command += [f"--bind=tcp://127.0.0.1:{self._settings.port or '*'}"]
+        command += [f"--restore={job.restore}"] if job.restore else []
         command += ["--drop-in"] if job.drop_in else []
         command += ["--trace"] if self._settings.trace else []
         self._processes.start(COORDINATOR, command, self._own_environment())
@@ -134,7 +140,8 @@ class LocalJob:
     def _own_environment(self) -> Dict[str, str]:
         """The environment of our own programs: they run on this interpreter, and see this package."""
         root = str(Path(elastic_mx.__file__).resolve().parent.parent)
-        path = [p for p in (self._settings.environment.get("PYTHONPATH"), root) if p]
+        theirs = self._settings.script_folder if self._settings.optimizers else ""
+        path = [p for p in (self._settings.environment.get("PYTHONPATH"), root, theirs) if p]
         return {**self._environment(), "PYTHONPATH": os.pathsep.join(path), "PYTHONSAFEPATH": "1"}
 
     def _environment(self) -> Dict[str, str]:
@@ -197,7 +204,7 @@ class LocalJob:
 
     def _start(self, role: str, name: str) -> None:
         assert self._client is not None
-        settings = ProcessSettings(self._client.address, name, self._settings.trace)
+        settings = ProcessSettings(self._client.address, name, self._settings.trace, self._settings.optimizers)
         self._supervisor.started(role, name)
         try:
             if role == "server":

@@ -23,6 +23,11 @@ from tests.launcher.harness import wait_until
         (["launch", "--", "python", "-u", "nowhere.py"], "script 'nowhere.py' does not exist"),
         (["launch", "--", "no-such-program"], "there is no program 'no-such-program'"),
         (["launch", "--", "./plain.py"], "'./plain.py' is not executable: write python ./plain.py"),
+        (["launch", "--restore", "nowhere", "--", "true"], "--restore 'nowhere' is no folder"),
+        (["launch", "--restore", ".", "--", "true"], "holds no checkpoint: manifest.json cannot be read"),
+        (["launch", "--optimizer", "Mine", "--", "true"], "--optimizer 'Mine' is no MODULE:CLASS"),
+        (["checkpoint", "digits", "saved"], "there is no job 'digits'"),
+        (["checkpoint", "digits"], "Missing argument 'FOLDER'"),
         (["scale", "digits", "--workers", "2"], "there is no job 'digits' on this machine (no job is running)"),
         (["scale", "digits", "--workers", "0"], "0 is too few: a job needs at least 1"),
         (["scale", "digits", "--servers", "-1"], "-1 is too few: a job needs at least 1"),
@@ -71,7 +76,7 @@ def test_a_folder_that_cannot_be_used_is_told(shell):
     assert ran.returncode == 1 and "set ELASTIC_MX_HOME" in ran.stderr and ran.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", [[], ["launch"], ["scale"], ["status"], ["stop"], ["simulate"]])
+@pytest.mark.parametrize("command", [[], ["launch"], ["scale"], ["status"], ["stop"], ["checkpoint"], ["simulate"]])
 def test_every_command_has_help(shell, command):
     ran = shell.run(*command, "--help")
     assert ran.returncode == 0 and ran.stdout.startswith("Usage: elastic-mx")

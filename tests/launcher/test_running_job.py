@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from tests.launcher.harness import SCRIPTS, wait_until
+from tests.launcher.harness import ROOT, SCRIPTS, wait_until
 
 ELASTIC = ("--", "python", SCRIPTS / "train.py")
 
@@ -67,6 +67,53 @@ def test_a_member_that_ends_while_the_job_trains_ends_it(shell, end, line):
     (shell.folder / "STOP.worker-1").write_text(str(end))
     assert job.wait(20) == (end or 1)
     assert line in job.err
+
+
+def test_a_job_is_saved_while_it_trains_and_goes_on_with_another_size(shell):
+    options = ("--", "python", ROOT / "examples" / "raw_kvstore.py", "--epochs", 4, "--pause", 0.02)
+    job = shell.launch("--name", "digits", *options)
+    job.wait_for("epoch 1")
+    ran = shell.run("checkpoint", "digits", "saved")
+    assert ran.returncode == 0 and ran.stdout.startswith(f"digits is saved in {shell.folder / 'saved'}, up to step ")
+    step = int(ran.stdout.split()[-1])
+    shell.run("stop", "digits")
+    again = shell.run("launch", "-n", 2, "-s", 2, "--restore", "saved", *options, timeout=60)
+    assert again.returncode == 0, again.stderr
+    epochs = {line.split(",")[0] for line in again.stdout.splitlines() if "epoch" in line}
+    assert epochs == {f"[worker-{n}] epoch {epoch}" for n in (0, 1) for epoch in range(-(-step // 60), 4)}
+    assert again.stdout.count("] largest error 0.0000") == 2
+
+
+OWN_OPTIMIZER = """
+import elastic_mx
+import mxnet as mx
+
+@mx.optimizer.register
+class Halving(mx.optimizer.Optimizer):
+    def create_state(self, index, weight):
+        return None
+    def update(self, index, weight, grad, state):
+        weight[:] = weight / 2
+"""
+OWN_SCRIPT = """
+import elastic_mx, mxnet as mx, halving
+kv = mx.kv.create("dist_elastic")
+kv.set_optimizer(halving.Halving())
+weight = mx.nd.ones((3,)) * 8
+kv.init(0, weight)
+kv.push(0, weight)
+kv.pull(0, out=weight)
+print(weight.asnumpy().tolist())
+"""
+
+
+def test_servers_import_an_optimizer_of_the_users_only_if_they_may(shell):
+    shell.script(OWN_OPTIMIZER, "halving.py")
+    command = ("--", "python", shell.script(OWN_SCRIPT))
+    ran = shell.run("launch", "--optimizer", "halving:Halving", *command)
+    assert ran.returncode == 0 and ran.stdout == "[worker-0] [4.0, 4.0, 4.0]\n", ran.stderr
+    ran = shell.run("launch", *command)
+    assert ran.returncode != 0 and "launch the job with --optimizer halving:Halving" in ran.stderr
 
 
 def test_a_stopped_job_leaves_nothing(shell):
