@@ -1,0 +1,1 @@
+"""The steps, in order of their numbers. A step that was released is never changed: a new one follows."""

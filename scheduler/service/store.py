@@ -1,0 +1,362 @@
+"""The record: jobs, decisions, changes and events in SQLite or PostgreSQL. What to write is for its callers.
+
+Every method is one short transaction and may be called from any thread, and of several services on one record.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
+
+from sqlalchemy import Engine, create_engine, delete, event, func, select, text, update
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
+from sqlalchemy.orm import Session
+
+from scheduler.service import tables as t
+from scheduler.service.spec import JobSpec
+
+BUSY_SECONDS = 20
+MIGRATION_LOCK = 0x656C6D78  # any number that nobody else takes
+
+
+class StoreError(RuntimeError):
+    """The record cannot be used; one line that says why."""
+
+
+class Conflict(ValueError):
+    """A submission that contradicts another; one line."""
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """A job as the record has it; see tables.Job."""
+
+    id: int
+    name: str
+    spec: JobSpec
+    state: str
+    wish: str
+    submitted_at: float
+    started_at: Optional[float]
+    ended_at: Optional[float]
+    attempt: int
+    ended_status: Optional[int]
+    reason: str
+    handle: Dict[str, Any]
+    done: float
+    service: float
+    servers: int
+    workers: int
+
+    @property
+    def live(self) -> bool:
+        return self.state in t.LIVE
+
+
+class Store:
+    """Args: a folder for SQLite, or a database's URL. Migrates to this version.
+
+    Raises:
+        StoreError: it cannot be opened, or a later version has written it.
+    """
+
+    def __init__(self, where: Union[str, Path]) -> None:
+        self.url = database_url(where)
+        try:
+            self.engine = _engine(self.url)
+            migrate(self.engine)
+        except (DBAPIError, OSError) as error:
+            reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+            raise StoreError(f"{self.shown}: the record cannot be opened: {reason}") from error
+
+    @property
+    def shown(self) -> str:
+        """The URL without its password."""
+        return self.url.render_as_string(hide_password=True)
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Session]:
+        with Session(self.engine) as session:
+            yield session
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Session]:
+        """A transaction that is written at its end. In SQLite it waits for other writers at its beginning."""
+        with self.engine.connect().execution_options(writes=True) as connection:
+            with Session(connection, expire_on_commit=False) as session, session.begin():
+                yield session
+            connection.commit()
+
+    # ---------------------------------------------------------------------------------------------------- jobs
+
+    def submit(self, spec: JobSpec, key: Optional[str], now: float) -> Tuple[JobRow, bool]:
+        """Takes a job in, once: the job, and whether it is new. A repetition is known by its key.
+
+        Raises:
+            Conflict: the name is in use, or the key was used for another job.
+        """
+        text_of_it = json.dumps(spec.plain(), sort_keys=True)
+        digest = hashlib.sha256(text_of_it.encode()).hexdigest()
+        try:
+            with self.writing() as session:
+                row = t.Job(name=spec.name, key=key, digest=digest, spec=text_of_it, submitted_at=now)
+                session.add(row)
+                session.flush()
+                session.add(t.Event(at=now, job=row.id, kind="submitted", text=f"priority {spec.priority}"))
+                return _row(row), True
+        except IntegrityError as error:
+            return self._repeated(spec, key, digest, error)
+
+    def _repeated(self, spec: JobSpec, key: Optional[str], digest: str, error: IntegrityError) -> Tuple[JobRow, bool]:
+        with self.reading() as session:
+            if key is not None:
+                row = session.scalar(select(t.Job).where(t.Job.key == key))
+                if row is not None and row.digest == digest:
+                    return _row(row), False
+                if row is not None:
+                    raise Conflict(f"key: {key!r} was used for job {row.name!r}, which is another") from error
+            row = session.scalar(select(t.Job).where(t.Job.name == spec.name, t.Job.state.in_(t.LIVE)))
+            if row is None:
+                raise error
+            raise Conflict(
+                f"name: {spec.name!r} is in use by a job that is {row.state}: choose another, or cancel that one"
+            ) from error
+
+    def jobs(self, live: Optional[bool] = None, limit: Optional[int] = None) -> List[JobRow]:
+        """Jobs by submission; only those that have (not) ended if ``live`` says so, and of these the latest."""
+        query = select(t.Job).order_by(t.Job.id.desc())
+        if live is not None:
+            query = query.where(t.Job.state.in_(t.LIVE) if live else t.Job.state.not_in(t.LIVE))
+        with self.reading() as session:
+            return [_row(row) for row in session.scalars(query.limit(limit))][::-1]
+
+    def job(self, name: str) -> Optional[JobRow]:
+        """The latest job of that name."""
+        with self.reading() as session:
+            row = session.scalar(select(t.Job).where(t.Job.name == name).order_by(t.Job.id.desc()).limit(1))
+            return None if row is None else _row(row)
+
+    def change_job(self, job: int, among: Sequence[str] = t.LIVE, **values: Any) -> bool:
+        """Sets fields of a job whose state is among the given ones; False if it is in another by now."""
+        if "handle" in values:
+            values["handle"] = json.dumps(values["handle"])
+        query = update(t.Job).where(t.Job.id == job, t.Job.state.in_(among)).values(**values)
+        with self.writing() as session:
+            return bool(session.execute(query).rowcount)  # type: ignore[attr-defined]
+
+    def change_jobs(self, changes: Iterable[Dict[str, Any]]) -> None:
+        """Sets fields of many jobs at once; each dict has the ``id`` and the fields."""
+        rows = list(changes)
+        if rows:
+            with self.writing() as session:
+                session.execute(update(t.Job), rows)
+
+    # -------------------------------------------------------------------------------------- decisions and events
+
+    def add_decision(self, **values: Any) -> int:
+        """Writes a decision (fields of tables.Decision); its number."""
+        with self.writing() as session:
+            row = t.Decision(**{"fallback": "", "shadow": "", "enact_ms": 0.0, **values})
+            session.add(row)
+            session.flush()
+            return row.id
+
+    def set_decision(self, decision: int, **values: Any) -> None:
+        with self.writing() as session:
+            session.execute(update(t.Decision).where(t.Decision.id == decision).values(**values))
+
+    def add_changes(self, rows: Sequence[Dict[str, Any]]) -> List[int]:
+        """Writes changes (fields of tables.Change); their numbers."""
+        with self.writing() as session:
+            changes = [t.Change(**{"outcome": "", "detail": "", **row}) for row in rows]
+            session.add_all(changes)
+            session.flush()
+            return [change.id for change in changes]
+
+    def set_change(self, change: int, **values: Any) -> None:
+        with self.writing() as session:
+            session.execute(update(t.Change).where(t.Change.id == change).values(**values))
+
+    def changes(self, job: Optional[int] = None, limit: int = 1000, since: int = 0) -> List[Dict[str, Any]]:
+        """The latest changes (of a job), oldest first."""
+        query = select(t.Change).where(t.Change.id > since).order_by(t.Change.id.desc()).limit(limit)
+        if job is not None:
+            query = query.where(t.Change.job == job)
+        with self.reading() as session:
+            return [_plain(row) for row in session.scalars(query)][::-1]
+
+    def decisions(self, since: int = 0, limit: int = 100) -> List[t.Decision]:
+        """Decisions after number ``since``, oldest first, with their snapshots."""
+        query = select(t.Decision).where(t.Decision.id > since).order_by(t.Decision.id).limit(limit)
+        with self.reading() as session:
+            rows = list(session.scalars(query))
+            session.expunge_all()
+            return rows
+
+    def last_decision(self) -> Optional[t.Decision]:
+        with self.reading() as session:
+            row = session.scalar(select(t.Decision).order_by(t.Decision.id.desc()).limit(1))
+            session.expunge_all()
+            return row
+
+    def tell(self, now: float, kind: str, what: str, job: Optional[int] = None) -> None:
+        """Writes an event."""
+        with self.writing() as session:
+            session.add(t.Event(at=now, job=job, kind=kind, text=what))
+
+    def events(self, job: Optional[int] = None, limit: int = 100, since: int = 0) -> List[Dict[str, Any]]:
+        """The latest events (of a job), oldest first."""
+        query = select(t.Event).where(t.Event.id > since).order_by(t.Event.id.desc()).limit(limit)
+        if job is not None:
+            query = query.where(t.Event.job == job)
+        with self.reading() as session:
+            return [_plain(row) for row in session.scalars(query)][::-1]
+
+    def prune(self, before: float) -> int:
+        """Forgets decisions, changes and events from before that time; how many decisions. Jobs stay."""
+        old = select(t.Decision.id).where(t.Decision.at < before)
+        with self.writing() as session:
+            session.execute(delete(t.Change).where(t.Change.decision.in_(old)))
+            session.execute(delete(t.Event).where(t.Event.at < before))
+            gone = session.execute(delete(t.Decision).where(t.Decision.at < before))
+            return int(gone.rowcount)  # type: ignore[attr-defined]
+
+    def size(self) -> int:
+        """How large the record is on disk, bytes."""
+        if self.url.get_backend_name() == "sqlite":
+            path = Path(str(self.url.database))
+            return sum(p.stat().st_size for p in (path, path.with_name(path.name + "-wal")) if p.exists())
+        with self.reading() as session:
+            return int(session.scalar(text("SELECT pg_database_size(current_database())")) or 0)
+
+    # ----------------------------------------------------------------------------------------- settings and lease
+
+    def setting(self, name: str, default: Any = None) -> Any:
+        with self.reading() as session:
+            value = session.scalar(select(t.Setting.value).where(t.Setting.name == name))
+            return default if value is None else json.loads(value)
+
+    def set(self, name: str, value: Any) -> None:
+        with self.writing() as session:
+            session.merge(t.Setting(name=name, value=json.dumps(value)))
+
+    def lead(self, name: str, holder: str, now: float, seconds: float) -> bool:
+        """Takes or renews a lease; False where another holds it."""
+        mine = (t.Lease.holder == holder) | (t.Lease.until < now)
+        query = update(t.Lease).where(t.Lease.name == name, mine).values(holder=holder, until=now + seconds)
+        try:
+            with self.writing() as session:
+                if session.execute(query).rowcount:  # type: ignore[attr-defined]
+                    return True
+                if session.scalar(select(func.count()).select_from(t.Lease).where(t.Lease.name == name)):
+                    return False
+                session.add(t.Lease(name=name, holder=holder, until=now + seconds))
+            return True
+        except IntegrityError:
+            return False
+
+    def leader(self, name: str, now: float) -> Optional[str]:
+        """Who holds a lease now."""
+        with self.reading() as session:
+            return session.scalar(select(t.Lease.holder).where(t.Lease.name == name, t.Lease.until >= now))
+
+    def resign(self, name: str, holder: str) -> None:
+        """Gives a lease back."""
+        with self.writing() as session:
+            session.execute(delete(t.Lease).where(t.Lease.name == name, t.Lease.holder == holder))
+
+
+# ------------------------------------------------------------------------------------------------------- helpers
+
+
+def database_url(where: Union[str, Path]) -> URL:
+    """The URL of a folder's SQLite file (the folder is made), or of the database that is named.
+
+    Raises:
+        StoreError: it is no such URL.
+    """
+    if "://" not in str(where):
+        folder = Path(where)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{folder}: the record cannot be kept there: {error.strerror}") from error
+        return URL.create("sqlite", database=str(folder.resolve() / "record.db"))
+    try:
+        url = make_url(str(where))
+    except ArgumentError as error:
+        raise StoreError(f"{str(where)!r} is no URL of a database: sqlite and postgresql are known") from error
+    if url.get_backend_name() == "postgresql":
+        return url.set(drivername="postgresql+psycopg")
+    if url.get_backend_name() != "sqlite":
+        raise StoreError(f"{url.get_backend_name()!r} is no database of ours: sqlite and postgresql are known")
+    return url
+
+
+def _engine(url: URL) -> Engine:
+    try:
+        if url.get_backend_name() != "sqlite":
+            return create_engine(url, pool_pre_ping=True)
+    except (NoSuchModuleError, ImportError) as error:
+        raise StoreError(f"the driver for {url.drivername} is missing: pip install 'elastic-mx[service]'") from error
+    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})
+
+    @event.listens_for(engine, "connect")
+    def _on_connect(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # transactions begin below, not in the driver
+        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _on_begin(connection: Any) -> None:
+        writes = connection.get_execution_options().get("writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    if url.database and os.path.exists(url.database):
+        return engine
+    with engine.connect():
+        os.chmod(str(url.database), 0o600)
+    return engine
+
+
+def migrate(engine: Engine) -> None:
+    """Brings the tables to this version; of several at once, one does the work.
+
+    Raises:
+        StoreError: a later version has written the record.
+    """
+    from alembic import command
+    from alembic.config import Config
+    from alembic.util import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
+    with engine.connect().execution_options(writes=True) as connection, connection.begin():
+        if engine.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:n)"), {"n": MIGRATION_LOCK})
+        config.attributes["connection"] = connection
+        try:
+            command.upgrade(config, "head")
+        except CommandError as error:
+            raise StoreError(
+                f"{engine.url.render_as_string()}: a later version of elastic-mx has written this record ({error}): "
+                "use that version, or another --state"
+            ) from error
+
+
+def _row(row: t.Job) -> JobRow:
+    values = {name: getattr(row, name) for name in JobRow.__dataclass_fields__ if name not in ("spec", "handle")}
+    return JobRow(spec=JobSpec.model_validate_json(row.spec), handle=json.loads(row.handle), **values)
+
+
+def _plain(row: Any) -> Dict[str, Any]:
+    return {column.name: getattr(row, column.name) for column in row.__table__.columns}
