@@ -8,7 +8,7 @@ CONSTRAINTS := constraints.txt
 $(VENV)/installed: setup.py $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) pip setuptools wheel
-	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[mxnet,scheduler,test]'
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[mxnet,scheduler,service,test]'
 	touch $@
 
 # The demo and what it trains need neither torch nor the test tools.

@@ -21,6 +21,16 @@ setup(
         "mxnet": ["mxnet==1.9.1", "setuptools<81"],
         # What the scheduler needs; torch only for the learned policies.
         "scheduler": ["scipy>=1.9", "pyyaml>=6", "torch>=2.2", "tensorboard>=2.14"],
+        # What the service needs besides; psycopg only for a record in PostgreSQL.
+        "service": [
+            "pyyaml>=6",
+            "sqlalchemy>=2",
+            "alembic>=1.13",
+            "fastapi>=0.110",
+            "pydantic>=2.6",
+            "uvicorn>=0.29",
+            "psycopg[binary]>=3.1",
+        ],
         "demo": ["scikit-learn", "matplotlib"],
         "test": [
             "pytest>=8",
