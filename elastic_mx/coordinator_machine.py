@@ -84,6 +84,7 @@ class CoordinatorMachine:
         self.finished: Set[str] = set()
         self.optimizers: Dict[int, m.SetOptimizer] = {}
         self.dead: Set[str] = set()
+        self.gone: Set[str] = set()
         self.over = False
         self.story: Deque[str] = deque(maxlen=STORY_LENGTH)
         self._next = {"worker": 0, "server": 0}
@@ -100,6 +101,10 @@ class CoordinatorMachine:
         """
         self._out = []
         self.story.append(f"{sender}: {message}")
+        if sender in self.gone:
+            if isinstance(message, m.Register):
+                self._send(sender, m.Release(reason="it is not needed any more"))
+            return self._out
         getattr(self, "_on_" + type(message).__name__.lower())(sender, message, now)
         self._advance(now)
         return self._out
@@ -179,9 +184,9 @@ class CoordinatorMachine:
             numbers.append(self.table.index[spec.store, spec.key])
         if len(self.table.keys) > known:
             news = self._placed(range(known, len(self.table.keys)))
-            servers = {**self.generation.servers, **(self.plan.generation.servers if self.plan else {})}
-            for server in servers:
-                self._send(server, news)
+            for name, process in self.processes.items():
+                if process.role == "server":
+                    self._send(name, news)
         self._send(sender, self._placed(numbers, message.request))
 
     def _placed(self, numbers: Any, request: int = 0) -> m.KeysPlaced:
@@ -243,6 +248,9 @@ class CoordinatorMachine:
 
     def _on_goodbye(self, sender: str, message: m.Goodbye, now: float) -> None:
         self.finished.add(self._process(sender).name)
+        if self.settings.drop_in and self.generation is not None and sender in self.generation.workers:
+            # Its script dealt itself fewer samples; the others go on without it.
+            self.target["worker"] = max(1, self.target["worker"] - 1)
         if self.plan is not None:
             self.plan.awaited.discard(sender)
             self.plan.unswitched.discard(sender)
@@ -252,6 +260,7 @@ class CoordinatorMachine:
         """A process is gone: a member that failed ends the job, a joining process costs its plan at most."""
         name, status = message.name, message.status
         counts = self._counts_on(name)
+        self.gone.add(name)
         role = self.launched.pop(name, None)
         self.processes.pop(name, None)
         self.deferred = [register for register in self.deferred if register.name != name]
@@ -333,10 +342,16 @@ class CoordinatorMachine:
                 self._start_plan(now)
 
     def _form_first_generation(self, now: float) -> None:
-        workers = sorted((p.name for p in self.processes.values() if p.role == "worker"), key=_by_number)
-        servers = sorted((p.name for p in self.processes.values() if p.role == "server"), key=_by_number)
-        if len(workers) < self.settings.workers or len(servers) < self.settings.servers:
+        found = {
+            role: sorted((p.name for p in self.processes.values() if p.role == role), key=_by_number)
+            for role in self.target
+        }
+        if any(len(found[role]) < size for role, size in self.target.items()):
             return
+        workers, servers = (found[role][: self.target[role]] for role in ("worker", "server"))
+        for name in [*self.processes]:
+            if name not in (*workers, *servers):
+                self._dismiss(name)
         self.generation = m.Generation(0, tuple(workers), {s: self.processes[s].address for s in servers})
         self.table = Table(servers, self.settings.slice_bytes)
         self.first_steps = [(0, len(workers))]
@@ -415,7 +430,8 @@ class CoordinatorMachine:
             self._send(name, prepare)
 
     def _dismiss(self, name: str) -> None:
-        """Send away a process that was starting and is not wanted any more."""
+        """Send away a process that was starting and is not wanted any more; what it still says does not count."""
+        self.gone.add(name)
         self.launched.pop(name, None)
         if name in self.processes:
             del self.processes[name]

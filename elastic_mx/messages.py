@@ -138,7 +138,7 @@ class Horizon(Message, frozen=True):
 class Switched(Message, frozen=True):
     """A worker routes by `generation` from its step on; `position` is where its data stands there.
 
-    `pushed` are the numbers of the keys that were ever pushed.
+    `pushed` are the first slices of the keys that were ever pushed, in the order of their first pushes.
     """
 
     generation: int

@@ -116,10 +116,7 @@ class Server:
             self._moves.pop(message.generation, None)
             self._carry_out(self.machine.drop(message.generation))
         elif isinstance(message, m.Commit):
-            self._bytes_in, self._cut_at = 0, time.monotonic()
-            for move in self._moves[message.generation]:
-                if move.target == self.name:
-                    self.catalog.move([move])
+            self._cut_at = time.monotonic()
             self._carry_out(self.machine.commit(message.generation))
 
     def _on_keys(self, keys: Sequence[m.PlacedKey]) -> None:
@@ -301,6 +298,8 @@ class Server:
         assert self.machine is not None
         for store, description in message.optimizers.items():
             self._set_optimizer(store, description)
+        moves = {move.slice: move for move in self._moves[message.generation]}
+        self.catalog.move([moves[s] for s in message.slices])
         sizes = [self.catalog.size[s] for s in message.slices]
         buffers = [frame.buffer for frame in frames]
         first_state = len(buffers) - sum(count for _, count in message.states)
@@ -324,6 +323,7 @@ class Server:
             self.catalog.move([move])
         seconds = time.monotonic() - self._cut_at
         self._link.send(m.InForce(generation=generation, bytes_in=self._bytes_in, seconds=seconds))
+        self._bytes_in = 0
 
 
 def main() -> None:

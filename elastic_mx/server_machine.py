@@ -213,13 +213,14 @@ class ServerMachine:
         return self._end()
 
     def commit(self, generation: int) -> List[Instruction]:
-        """The plan will be carried out: from here on the slices that move here are expected."""
+        """The plan will be carried out: the slices that move here are expected, unless they overtook this word."""
         self._begin(f"commit g{generation}")
         if self.plan is None or self.plan[0].number != generation:
             raise InvalidEvent(self._tell(f"generation {generation} is committed, which was not prepared"))
         self.committed = True
         for move in self.plan[1]:
-            if move.target == self.name:
+            state = self.slices.get(move.slice)
+            if move.target == self.name and not (state is not None and state.present):
                 self.expected.add(move.slice)
         self._migrate()
         return self._end()

@@ -693,7 +693,7 @@ class Worker:
     def _switch(self) -> None:
         with self._changed:
             switch = self.machine.take_switch()
-            pushed = sorted(self.machine.pushed_ever)
+            pushed = list(self.machine.order)
         if switch is None:
             return
         number = switch.generation.number

@@ -66,7 +66,8 @@ class WorkerMachine:
         self.dealt = -1
         self.between = True
         self.pushed_now: Set[int] = set()
-        self.pushed_ever: Set[int] = set()
+        self.order: Dict[int, int] = {}
+        self.last = -1
         self.operations = 0
         self.operations_before = -1
         self.outstanding: Dict[int, int] = {}
@@ -78,19 +79,24 @@ class WorkerMachine:
     # ---------------------------------------------------------------------------------- from the script's thread
 
     def begin_push(self, keys: Iterable[int]) -> Ticket:
-        """A push of these key numbers begins; the first of a key that this step has pushed begins the next step.
+        """A push of these key numbers begins.
+
+        It begins the next step if it comes before a key that this step has pushed already, in the order in which the
+        keys were first pushed: a key that is repeated, or one that is not pushed in every step.
 
         Raises:
             WouldPass: wait for the commit of the plan under way. Nothing has changed.
             NotAMember: the push would belong to a step that this worker has no part in.
         """
         keys = list(keys)
-        new_step = self.between or any(key in self.pushed_now for key in keys)
+        for key in keys:
+            self.order.setdefault(key, len(self.order))
+        new_step = self.between or any(self.order[key] <= self.last for key in keys)
         step = self.begun + 1 if new_step else self.begun
         if new_step:
             self._enter(step)
         self.pushed_now.update(keys)
-        self.pushed_ever.update(keys)
+        self.last = max(self.last, *(self.order[key] for key in keys))
         return self._ticket(step)
 
     def begin_pull(self) -> Ticket:
@@ -122,6 +128,7 @@ class WorkerMachine:
         self.begun = step
         self.between = False
         self.pushed_now = set()
+        self.last = -1
         self.operations_before, self.operations = self.operations if self.operations_before >= 0 else 0, 0
 
     def may_end_step(self) -> bool:
@@ -129,7 +136,7 @@ class WorkerMachine:
         plan = self.plan
         if plan is None or plan.step is None or self.begun != plan.step - 1 or self.begun < 0:
             return False
-        return self.operations == self.operations_before and self.pushed_now == self.pushed_ever
+        return self.operations == self.operations_before and len(self.pushed_now) == len(self.order)
 
     def workers_before(self, generation: int) -> Tuple[str, ...]:
         """The members of the generation before `generation`."""
@@ -220,7 +227,7 @@ class WorkerMachine:
         self.servers = list(plan.generation.servers)
         self.begun = position.step - 1
         self.between = True
-        self.pushed_ever = set(pushed)
+        self.order = {key: position for position, key in enumerate(pushed)}
         self.epochs = [(position.epoch, position.epoch_step)]
         self.plan = None
         return plan.moves
