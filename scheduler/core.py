@@ -63,6 +63,18 @@ class Demands:
         self.of_worker = [self._number(known, kind.worker) for kind in types]
         self.of_server = [self._number(known, kind.server) for kind in types]
         self.of_pair = [self._number(known, kind.pair) for kind in types]
+        self._amounts = np.array(list(known), dtype=float)
+        self._capacity: Optional[Array] = None
+        self._holders: List[Optional[List[int]]] = []
+
+    def holders(self, capacity: Array) -> List[Optional[List[int]]]:
+        """By demand number, the nodes large enough for it when empty; None if all are. Kept while asked for the same
+        array. ``capacity``: float64 [N, R]."""
+        if self._capacity is not capacity:
+            self._capacity = capacity
+            enough = (self._amounts[:, None] <= capacity[None] + 1e-9).all(axis=2) if self.terms else np.ones((0, 0))
+            self._holders = [None if row.all() else np.flatnonzero(row).tolist() for row in enough]
+        return self._holders
 
     def _number(self, known: Dict[Tuple[float, ...], int], demand: Tuple[float, ...]) -> int:
         if demand not in known:

@@ -101,7 +101,7 @@ def run(policy: Policy, simulator: Simulator) -> RunResult:
         deciding += time.perf_counter() - start
         decisions += 1
         simulator.step(allocation)
-    used = np.array(simulator.used_history)
+    used, totals = np.array(simulator.used_history), simulator.capacity.sum(axis=0)
     return RunResult(
         policy=policy.name,
         trace=simulator.trace.name,
@@ -113,7 +113,7 @@ def run(policy: Policy, simulator: Simulator) -> RunResult:
         resizes=simulator.resizes,
         decision_ms=1000.0 * deciding / max(decisions, 1),
         seconds=time.perf_counter() - began,
-        utilisation=used.mean(axis=0) / simulator.capacity.sum(axis=0),
+        utilisation=used.mean(axis=0) / np.where(totals > 0, totals, np.inf),
         used=used,
         history=tuple(simulator.history),
     )

@@ -16,8 +16,9 @@ class Placer:
     """An empty cluster to be filled in one slot.
 
     A task goes to the node with the smallest load (sum over resources of used / capacity; ties: lowest index) on
-    which it fits whole. With ``strict=True`` only the node with the smallest load is tried, as in the DL2 authors'
-    simulator, so a task may fail though another node has room. Every operation takes about a microsecond.
+    which it fits whole. With ``strict=True`` only the node with the smallest load is tried (among those that are large
+    enough at all), as in the DL2 authors' simulator, so a task may fail though another node has room. A pair that is
+    larger than any node is placed apart. Every operation takes about a microsecond.
 
     Each distinct demand has its own lazy heap of nodes. Loads only grow, so a node that is too full for a demand
     leaves that heap for good; ``undo`` brings it back.
@@ -43,7 +44,9 @@ class Placer:
         demand = jobs.demand
         self._terms = demand.terms  # by demand number: the resources it needs, and how much
         self._worker, self._server, self._pair = demand.of_worker, demand.of_server, demand.of_pair
-        self._heaps: List[Optional[List[Tuple[float, int]]]] = [None] * max(len(self._terms), 1)
+        self._holders = demand.holders(cluster.capacity)
+        # A heap per demand, made when it is needed; the last one is for all that every node can hold, if strict.
+        self._heaps: List[Optional[List[Tuple[float, int]]]] = [None] * (len(self._terms) + 1)
 
     # -- adding -----------------------------------------------------------------------------------------------------
 
@@ -78,6 +81,8 @@ class Placer:
         if self.workers[i] >= self.max_workers or self.servers[i] >= self.max_servers:
             return False
         demand = self._pair[self._kind[i]]
+        if self._holders[demand] == []:
+            return self.add(i, servers=1, workers=1)
         node = self._find(demand)
         if node < 0:
             return False
@@ -128,6 +133,10 @@ class Placer:
         """Job i may have another pair as far as the limits on a job go."""
         return self.workers[i] < self.max_workers and self.servers[i] < self.max_servers
 
+    def splits_pairs(self, i: int) -> bool:
+        """A pair of job i is larger than any node, so its halves go to different nodes."""
+        return self._holders[self._pair[self._kind[i]]] == []
+
     # -- what fits --------------------------------------------------------------------------------------------------
 
     def fits_worker(self, i: int) -> bool:
@@ -137,12 +146,15 @@ class Placer:
         return self.servers[i] < self.max_servers and self._find(self._server[self._kind[i]]) >= 0
 
     def fits_pair(self, i: int) -> bool:
-        return self.below_limits(i) and self._find(self._pair[self._kind[i]]) >= 0
+        return self.below_limits(i) and self._pair_fits(self._kind[i])
 
     def mask(self) -> Array:
-        """What can be added, bool [n, 3]: a worker, a server, a pair on one node."""
+        """What can be added, bool [n, 3]: a worker, a server, a pair."""
         by_type = np.array(
-            [[self._find(d) >= 0 for d in demands] for demands in zip(self._worker, self._server, self._pair)],
+            [
+                (self._find(worker) >= 0, self._find(server) >= 0, self._pair_fits(kind))
+                for kind, (worker, server) in enumerate(zip(self._worker, self._server))
+            ],
             dtype=bool,
         ).reshape(-1, 3)
         worker_room = np.array(self.workers, dtype=np.int64) < self.max_workers
@@ -186,6 +198,19 @@ class Placer:
 
     # -- inside -----------------------------------------------------------------------------------------------------
 
+    def _pair_fits(self, kind: int) -> bool:
+        """A pair of this type finds room, on one node or, if no node is large enough, apart."""
+        if self._holders[self._pair[kind]] != []:
+            return self._find(self._pair[kind]) >= 0
+        worker, server = self._worker[kind], self._server[kind]
+        node = self._find(worker)
+        if node < 0:
+            return False
+        self._take(node, worker)
+        fits = self._find(server) >= 0
+        self._give(node, worker)
+        return fits
+
     def _record_pair(self, i: int, node: int) -> None:
         self.workers[i] += 1
         self.servers[i] += 1
@@ -198,11 +223,13 @@ class Placer:
 
     def _find(self, demand: int) -> int:
         """The node that a task of this demand would go to, or -1."""
-        key = 0 if self.strict else demand
+        holders = self._holders[demand]
+        key = -1 if self.strict and holders is None else demand
         load = self._load
         heap = self._heaps[key]
         if heap is None:
-            heap = self._heaps[key] = [(0.0, node) for node in self._alive]  # a heap; loads catch up as they are met
+            nodes = self._alive if holders is None else [node for node in holders if self.cluster.alive[node]]
+            heap = self._heaps[key] = [(0.0, node) for node in nodes]  # a heap; loads catch up as they are met
         terms = self._terms[demand]
         while heap:
             known, node = heap[0]
@@ -237,8 +264,8 @@ class Placer:
             used[r] -= need
             load -= need * inverse[r]
         self._load[node] = load
-        for heap in self._heaps:
-            if heap is not None:
+        for heap, holders in zip(self._heaps, [*self._holders, None]):
+            if heap is not None and (holders is None or not self.strict or node in holders):
                 heappush(heap, (load, node))
 
 

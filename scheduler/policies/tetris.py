@@ -24,6 +24,7 @@ class Tetris(Policy):
         if len(jobs):
             for node in np.flatnonzero(cluster.alive).tolist():
                 packing.fill(node, cluster.capacity[node])
+            packing.split()
         return placer.allocation()
 
 
@@ -35,7 +36,7 @@ class _Packing:
         self.placer = placer
         self.pair = worker + server
         self.size = self.pair.sum(axis=1) * (1.0 - jobs.done / jobs.epochs)
-        self.open = np.ones(len(jobs), dtype=bool)
+        self.open = np.array([not placer.splits_pairs(i) for i in range(len(jobs))], dtype=bool)
         self.known: Dict[bytes, List[int]] = {}  # by capacity: the jobs whose pairs fill a node, in order
 
     def fill(self, node: int, capacity: Array) -> None:
@@ -56,6 +57,12 @@ class _Packing:
             order.append(i)
         if self.open[order].all():
             self.known[key] = order
+
+    def split(self) -> None:
+        """Pairs that are larger than any node, which the packing above passes by: largest first, apart."""
+        for i in np.argsort(-self.size, kind="stable").tolist():
+            while self.placer.splits_pairs(i) and self.placer.add_pair(i):
+                pass
 
     def _best(self, free: Array) -> int:
         """The job with the highest score on a node with these free units, or -1 if nothing aligns with it."""

@@ -82,7 +82,7 @@ def test_an_agent_that_is_none_or_of_no_named_policy_is_refused(tmp_path: Path) 
     from scheduler.learn import checkpoint
 
     rubbish = tmp_path / "rubbish.pt"
-    rubbish.write_bytes(b"\x80\x04not a checkpoint")
+    rubbish.write_bytes(b"not a checkpoint")
     result = invoke("simulate", "--policies", "drf", "--agent", rubbish)
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
     assert "rubbish.pt is not an agent: give a file made by elastic-mx train-policy" in result.stderr

@@ -59,13 +59,22 @@ def test_a_pair_shares_a_node() -> None:
 
 
 def test_strict_tries_only_the_least_loaded_node() -> None:
-    # Node 0 has more free cores but no GPU; a GPU worker fits only node 1.
-    arguments = view([(8.0, 0.0), (8.0, 4.0)], [GPU, CPU], [0, 1])
+    # By the fourth worker node 0 has no GPU left but the least load, 2/32 + 4/4; node 1 has room, and 4/8 + 8/12.
+    arguments = view([(32.0, 4.0), (8.0, 12.0)], [GPU], [0])
     loose, strict = Placer(*arguments), Placer(*arguments, strict=True)
+    for placer in (loose, strict):
+        assert [placer.add_worker(0) for _ in range(3)] == [True] * 3
+        assert placer.allocation().placement.node.tolist() == [0, 1, 1]
     assert loose.add_worker(0)
     assert not strict.add_worker(0)
     assert not strict.fits_worker(0)
     assert strict.add_server(0)  # a server fits the least loaded node
+
+
+def test_strict_passes_over_nodes_that_could_never_hold_the_task() -> None:
+    placer = Placer(*view([(8.0, 0.0), (32.0, 4.0), (8.0, 12.0)], [GPU], [0]), strict=True)
+    assert [placer.add_worker(0) for _ in range(4)] == [True, True, True, False]
+    assert placer.allocation().placement.node.tolist() == [1, 2, 2]
 
 
 def test_limits_on_a_job_hold() -> None:
@@ -162,3 +171,13 @@ def check(placer: Placer, cluster: ClusterView, jobs: JobsView, strict: bool) ->
             kind = jobs.types[jobs.type_index[job]]
             fits = bool((free + 1e-6 >= np.array(kind.worker)).all(axis=1).any())
             assert placer.fits_worker(job) == (fits and placer.workers[job] < cluster.max_workers)
+
+
+def test_a_pair_larger_than_any_node_is_placed_apart() -> None:
+    placer = Placer(*view([(2.0, 4.0), (2.0, 4.0)], [GPU], [0, 0]))
+    assert placer.splits_pairs(0)
+    assert placer.mask()[:, 2].all()
+    assert placer.add_pair(0)
+    assert placer.allocation().placement.node.tolist() == [0, 1]
+    assert not placer.fits_pair(1)
+    assert not placer.add_pair(1)
