@@ -336,7 +336,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         Server(settings).run()
-    except (JobError, checkpoint.CheckpointError) as error:
+    except (JobError, m.ProtocolError, checkpoint.CheckpointError) as error:
         sys.exit(f"elastic-mx: {error}")
 
 

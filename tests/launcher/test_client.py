@@ -51,9 +51,11 @@ def test_a_launcher_is_asked_for_the_processes_and_a_scale_waits_for_them(coordi
 
 def test_a_scale_that_waits_is_answered_when_the_job_is_stopped(coordinator):
     with ControlClient(coordinator[1]) as client, ControlClient(coordinator[1]) as other:
-        threading.Timer(0.5, other.stop).start()
+        stopping = threading.Timer(0.5, other.stop)
+        stopping.start()
         with pytest.raises(Declined, match="the job was stopped"):
             client.scale(workers=3)
+        stopping.join()
 
 
 def test_nobody_at_the_address_is_told_with_job_and_address():

@@ -1,4 +1,4 @@
-"""A script that knows nothing of us: MXNet's own dist_sync, pushed and pulled STEPS times; prints what it sees."""
+"""A script that knows nothing of us: MXNet's own stores, pushed and pulled STEPS times; prints what it sees."""
 
 import os
 import sys
@@ -6,12 +6,13 @@ import time
 
 import mxnet as mx
 
-kv = mx.kv.create(sys.argv[1])
-kv.init("weight", mx.nd.zeros((4,)))
-out = mx.nd.zeros((4,))
-for _ in range(int(os.environ.get("STEPS", "5"))):
-    kv.push("weight", mx.nd.ones((4,)) * (kv.rank + 1))
-    kv.pull("weight", out=out)
-    out.wait_to_read()
-    time.sleep(float(os.environ.get("PAUSE", "0")))
-print("type", type(kv).__name__, "rank", kv.rank, "of", kv.num_workers, "weight", out.asnumpy().tolist())
+for name in sys.argv[1:]:
+    kv = mx.kv.create(name)
+    kv.init("weight", mx.nd.zeros((4,)))
+    out = mx.nd.zeros((4,))
+    for _ in range(int(os.environ.get("STEPS", "5"))):
+        kv.push("weight", mx.nd.ones((4,)) * (kv.rank + 1))
+        kv.pull("weight", out=out)
+        out.wait_to_read()
+        time.sleep(float(os.environ.get("PAUSE", "0")))
+    print(name, "rank", kv.rank, "of", kv.num_workers, "type", type(kv).__name__, "weight", out.asnumpy().tolist())
