@@ -6,17 +6,17 @@ over a job's life it is the bound without contention less its JCT. A resize cost
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 import torch
 
-from scheduler.core import JobsView, Policy
+from scheduler.core import Array, ClusterView, JobsView, Policy
 from scheduler.learn.dl2x import Dl2xAgent
 from scheduler.learn.encoder import features, pad
 from scheduler.learn.moves import FACTS, MOVES, MoveBook
-from scheduler.learn.plan import Plan, Record
+from scheduler.learn.plan import Plan, Record, lost_fraction
 from scheduler.simulator import Simulator, SlotResult
 
 NewSimulator = Callable[[np.random.Generator], Simulator]
@@ -31,86 +31,91 @@ class PpoParams:
     epochs, batch: passes over what was played, slots per step.
     entropy: weight of the bonus.
     warm_traces, warm_updates: traces watched, and updates made, in a round of the warm-up.
+    group: plans sampled in every slot; the mean of what they promise is their baseline, which is exact.
     clusters, slots: simulated clusters side by side, and slots played on each between updates.
     """
 
     warmup_rate: float = 1e-3
-    rate: float = 3e-4
-    discount: float = 0.98
-    trace: float = 0.9
+    rate: float = 1e-3
+    discount: float = 0.9
+    trace: float = 0.8
     clip: float = 0.2
-    epochs: int = 3
+    epochs: int = 2
     batch: int = 128
     entropy: float = 0.0
     warm_traces: int = 6
     warm_updates: int = 40
-    clusters: int = 8
-    slots: int = 128
+    group: int = 4
+    clusters: int = 16
+    slots: int = 32
 
 
 @dataclass
 class Played:
-    """One slot: what was seen, what was decided, and by job the reward, the value before, and who lives on."""
+    """One slot: what was seen, the plans that were drawn, and what came of the first, which was carried out.
 
-    seen: np.ndarray
-    record: Record
-    reward: np.ndarray
-    value: np.ndarray
-    alive: np.ndarray
+    ``promised`` is, by the estimated speeds, the reward of each plan's slot plus the discounted value of where it
+    leads; ``reward``, ``value`` (before the slot) and ``alive`` (after it) are by job.
+    """
+
+    seen: Array
+    records: List[Record]
+    promised: Array
+    reward: Array
+    value: Array
+    alive: Array
     last: bool
-    advantage: float = 0.0
-    target: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
+    target: Array = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
 
 
 class Rows:
-    """Records of several slots as tensors.
-
-    A decision's log-probability is the log-sum of its moves' scores less that of everything open at the time.
-    """
+    """Records of several slots as tensors."""
 
     def __init__(self, records: List[Record]) -> None:
         records = [_standing(record) for record in records]
-        self.slots = len(records)
-        rows = max(len(r.job) for r in records)
+        slots, rows = len(records), max(len(r.job) for r in records)
         steps = max(max(len(r.row) for r in records), 1)
-        facts = np.zeros((self.slots, rows, MOVES, len(FACTS)), dtype=np.float32)
-        is_open = np.zeros((self.slots, rows, MOVES), dtype=bool)
-        job = np.zeros((self.slots, rows), dtype=np.int64)
-        stands = np.zeros((self.slots, steps, rows), dtype=bool)
-        chosen_row = np.zeros((self.slots, steps), dtype=np.int64)
-        chosen = np.zeros((self.slots, steps, MOVES), dtype=bool)
-        self.decided = np.zeros((self.slots, steps), dtype=bool)
-        void = np.zeros((self.slots, steps), dtype=bool)
-        old = np.zeros((self.slots, steps), dtype=np.float32)
+        facts = np.zeros((slots, rows, MOVES, len(FACTS)), dtype=np.float32)
+        is_open, within = np.zeros((slots, rows, MOVES), dtype=bool), np.zeros((slots, rows, MOVES), dtype=bool)
+        job = np.zeros((slots, rows), dtype=np.int64)
+        stands = np.zeros((slots, steps, rows), dtype=bool)
+        chosen = np.zeros((3, slots, steps), dtype=np.int64)  # row, move, whether there was a decision
+        old = np.zeros((slots, steps), dtype=np.float32)
         for k, r in enumerate(records):
             n, d = len(r.job), len(r.row)
             if not d:
                 continue
-            facts[k, :n], is_open[k, :n], job[k, :n] = np.stack(r.facts), np.stack(r.open), r.job
+            facts[k, :n], is_open[k, :n], within[k, :n] = np.stack(r.facts), np.stack(r.open), np.stack(r.within)
             at = np.arange(d)[:, None]
             stands[k, :d, :n] = (np.array(r.born)[None] <= at) & (at < np.array(r.gone)[None])
-            row = np.array(r.row)
-            chosen_row[k, :d], void[k, :d] = np.maximum(row, 0), row < 0
-            chosen[k, :d] = np.stack(r.moves)
-            self.decided[k, :d] = True
+            job[k, :n], chosen[0, k, :d], chosen[1, k, :d], chosen[2, k, :d] = r.job, r.row, r.move, 1
             old[k, :d] = r.log_prob
-        self.facts, self.open, self.job = torch.from_numpy(facts), torch.from_numpy(is_open), torch.from_numpy(job)
-        self.stands, self.chosen_row = torch.from_numpy(stands), torch.from_numpy(chosen_row)
-        self.chosen, self.void = torch.from_numpy(chosen), torch.from_numpy(void)
-        self.old, self.mask = torch.from_numpy(old), torch.from_numpy(self.decided)
+        self.facts, self.open, self.within = (torch.from_numpy(x) for x in (facts, is_open, within))
+        self.job, self.stands, self.old = (torch.from_numpy(x) for x in (job, stands, old))
+        self.row, self.move = torch.from_numpy(chosen[0]).clamp(min=0), torch.from_numpy(chosen[1])
+        self.void, self.mask = torch.from_numpy(chosen[0] < 0), torch.from_numpy(chosen[2] > 0)
 
     def log_probs(self, theta: torch.Tensor, void: torch.Tensor) -> torch.Tensor:
-        """float32 [B, n, FACTS] and [B] → [B, steps]; entries where ``mask`` is false mean nothing."""
-        width = theta.shape[-1]
-        coefficients = theta.gather(1, self.job[..., None].expand(-1, -1, width))
-        scores = (self.facts @ coefficients[..., None])[..., 0].masked_fill(~self.open, -1e9)
-        by_row = scores.logsumexp(dim=2)
-        standing = by_row[:, None].masked_fill(~self.stands, -1e9)
-        all_of_it = torch.cat([standing, void[:, None, None].expand(-1, standing.shape[1], 1)], dim=2)
-        total = all_of_it.logsumexp(dim=2)
-        at = self.chosen_row[..., None].expand(-1, -1, MOVES)
-        picked = scores.gather(1, at).masked_fill(~self.chosen, -1e9).logsumexp(dim=2)
-        return torch.where(self.void, void[:, None].expand_as(picked), picked) - total
+        """Of what was chosen: float32 [B, n, FACTS] and [B] → [B, steps]; where ``mask`` is false, nothing was."""
+        scores = self._scores(theta)
+        picked = scores.flatten(1).gather(1, self.row * MOVES + self.move)
+        return torch.where(self.void, void[:, None].expand_as(picked), picked) - self._total(scores, void)
+
+    def agreement(self, theta: torch.Tensor, void: torch.Tensor) -> torch.Tensor:
+        """Log-probability of any move within what the teacher gave; shapes as in ``log_probs``."""
+        scores = self._scores(theta)
+        return self._standing(scores.masked_fill(~self.within, -1e9)).logsumexp(dim=2) - self._total(scores, void)
+
+    def _scores(self, theta: torch.Tensor) -> torch.Tensor:
+        coefficients = theta.gather(1, self.job[..., None].expand(-1, -1, theta.shape[-1]))
+        return (self.facts @ coefficients[..., None])[..., 0].masked_fill(~self.open, -1e9)
+
+    def _standing(self, scores: torch.Tensor) -> torch.Tensor:
+        return scores.logsumexp(dim=2)[:, None].masked_fill(~self.stands, -1e9)
+
+    def _total(self, scores: torch.Tensor, void: torch.Tensor) -> torch.Tensor:
+        standing = self._standing(scores)
+        return torch.cat([standing, void[:, None, None].expand(-1, standing.shape[1], 1)], dim=2).logsumexp(dim=2)
 
 
 def _standing(record: Record) -> Record:
@@ -122,11 +127,12 @@ def _standing(record: Record) -> Record:
     return Record(
         facts=[record.facts[k] for k in keep],
         open=[record.open[k] for k in keep],
+        within=[record.within[k] for k in keep],
         job=[record.job[k] for k in keep],
         born=[record.born[k] for k in keep],
         gone=[record.gone[k] for k in keep],
         row=[number[row] if row >= 0 else -1 for row in record.row],
-        moves=record.moves,
+        move=record.move,
         log_prob=record.log_prob,
     )
 
@@ -146,7 +152,7 @@ class WarmUp:
     ) -> None:
         self.agent, self.teacher, self.new_simulator, self.rng = agent, teacher, new_simulator, rng
         self.optimizer = torch.optim.Adam(agent.network.parameters(), lr=params.warmup_rate)
-        self._seen: List[np.ndarray] = []
+        self._seen: List[Array] = []
         self._records: List[Record] = []
         self._params, self._keep, self._thin = params, keep, thin
 
@@ -160,7 +166,7 @@ class WarmUp:
             allocation = self.teacher.allocate(cluster, jobs)
             if len(jobs) and self.rng.integers(self._thin) == 0:
                 theta = np.zeros((len(jobs), len(FACTS)))
-                record = Plan(cluster, jobs, book, theta, 0.0).follow(allocation)
+                record = Plan(cluster, jobs, book, theta, 0.0).follow(allocation, self.rng)
                 if record.row:
                     self._seen.append(features(cluster, jobs, book))
                     self._records.append(record)
@@ -175,7 +181,7 @@ class WarmUp:
             at = self.rng.integers(len(self._records), size=min(self._params.batch, len(self._records)))
             theta, void, _ = self.agent.network(*pad(tuple(self._seen[i] for i in at)))
             rows = Rows([self._records[i] for i in at])
-            loss = -rows.log_probs(theta, void)[rows.mask].mean()
+            loss = -rows.agreement(theta, void)[rows.mask].mean()
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
@@ -204,26 +210,72 @@ class Player:
                 return
             self.simulator.step(Plan(self.cluster, self.jobs, self.book, np.zeros((0, len(FACTS))), 0.0).best())
 
-    def play(self, theta: np.ndarray, void: float, value: np.ndarray) -> Played:
-        """Plays the slot with sampled moves."""
-        plan = Plan(self.cluster, self.jobs, self.book, theta, void)
-        record, seen = plan.sample(self._rng), self.seen
-        result = self.simulator.step(plan.placer.allocation())
-        reward = rewards(self.jobs, self.book, result)
+    def draw(self, theta: Array, void: float, group: int) -> List[Imagined]:
+        """Draws plans for the slot, and imagines where each leads."""
+        first = Plan(self.cluster, self.jobs, self.book, theta, void)
+        drawn = []
+        for _ in range(group):
+            plan = first.fork()
+            record = plan.sample(self._rng)
+            drawn.append(imagine(self.cluster, self.jobs, self.book, plan, record))
+        return drawn
+
+    def play(self, drawn: List[Imagined], promised: Array, value: Array) -> Played:
+        """Carries out the first of the plans."""
+        seen, jobs = self.seen, self.jobs
+        result = self.simulator.step(drawn[0].plan.placer.allocation())
+        reward = rewards(jobs, self.book, result)
         ended = self.simulator.finished
         if not ended:
             self._skip()
-        return Played(seen, record, reward, value, ~result.finished, ended)
+        records = [imagined.record for imagined in drawn]
+        return Played(seen, records, promised, reward, value, ~result.finished, ended)
 
     def mean_jct(self) -> float:
         """Of the trace that has ended, slots."""
         return float((self.simulator.end - self.simulator.trace.arrival).mean())
 
 
-def rewards(jobs: JobsView, book: MoveBook, result: SlotResult) -> np.ndarray:
+def rewards(jobs: JobsView, book: MoveBook, result: SlotResult) -> Array:
     """Per job: slots of progress at its best speed less slots that passed, float64 [n]; at most about 0."""
     best = np.maximum(book.best[jobs.rate_index], 1e-300)
     return result.epochs / best - result.spent
+
+
+@dataclass
+class Imagined:
+    """A plan, its reward by the estimated speeds, and the features of the jobs that it would leave, if any."""
+
+    plan: Plan
+    record: Record
+    reward: float
+    seen: Array
+
+
+def imagine(cluster: ClusterView, jobs: JobsView, book: MoveBook, plan: Plan, record: Record) -> Imagined:
+    """One slot of the plan if the estimated speeds were true and no job arrived."""
+    servers, workers = np.array(plan.placer.servers), np.array(plan.placer.workers)
+    rate, best = jobs.rate(servers, workers), np.maximum(book.best[jobs.rate_index], 1e-300)
+    resized = ((servers != jobs.servers) | (workers != jobs.workers)) & (jobs.workers > 0) & (workers > 0)
+    possible = rate * (1.0 - np.where(resized, lost_fraction(cluster, jobs), 0.0))
+    left = jobs.remaining
+    part = np.minimum(1.0, left / np.maximum(possible, 1e-300))
+    reward = float((part * (possible / best - 1.0)).sum())
+    stay = np.flatnonzero(possible < left)
+    after = replace(
+        jobs,
+        ids=jobs.ids[stay],
+        type_index=jobs.type_index[stay],
+        arrival=jobs.arrival[stay],
+        epochs=jobs.epochs[stay],
+        done=(jobs.done + possible)[stay],
+        servers=servers[stay],
+        workers=workers[stay],
+        service=(jobs.service + (rate > 0))[stay],
+        rate_index=jobs.rate_index[stay],
+        measured=rate[stay],
+    )
+    return Imagined(plan, record, reward, features(replace(cluster, slot=cluster.slot + 1), after, book))
 
 
 class Ppo:
@@ -259,9 +311,13 @@ class Ppo:
         tracks: List[List[Played]] = [[] for _ in self.players]
         for _ in range(params.slots):
             theta, void, value = self._forward()
+            drawn = [
+                player.draw(theta[k, : len(player.jobs)], float(void[k]), params.group)
+                for k, player in enumerate(self.players)
+            ]
+            promised = self._promises(drawn)
             for k, player in enumerate(self.players):
-                n = len(player.jobs)
-                played = player.play(theta[k, :n], float(void[k]), value[k, :n])
+                played = player.play(drawn[k], promised[k], value[k, : len(player.jobs)])
                 tracks[k].append(played)
                 self.slots += 1
                 if played.last:
@@ -270,46 +326,60 @@ class Ppo:
                     player.renew()
         _, _, value = self._forward()
         for k, track in enumerate(tracks):
-            advantages(track, value[k], params.discount, params.trace)
+            set_targets(track, value[k], params.discount, params.trace)
         return tracks
 
-    def _forward(self) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _forward(self) -> Tuple[Array, Array, Array]:
         with torch.inference_mode():
             theta, void, value = self.agent.network(*pad(tuple(player.seen for player in self.players)))
         return theta.numpy().astype(np.float64), void.numpy(), value.numpy().astype(np.float64)
 
+    def _promises(self, drawn: List[List[Imagined]]) -> Array:
+        """Reward and discounted value of every plan, float64 [clusters, group]."""
+        promised = np.array([[imagined.reward for imagined in group] for group in drawn])
+        if self.params.discount:
+            at = [(k, g) for k, group in enumerate(drawn) for g, imagined in enumerate(group) if len(imagined.seen)]
+            if at:
+                jobs, there = pad(tuple(drawn[k][g].seen for k, g in at))
+                with torch.inference_mode():
+                    _, _, value = self.agent.network(jobs, there)
+                total = (value * there).sum(dim=1).numpy()
+                for (k, g), ahead in zip(at, total):
+                    promised[k, g] += self.params.discount * ahead
+        return promised
+
     def _learn(self, played: List[Played]) -> Dict[str, float]:
         params = self.params
-        advantage = np.array([slot.advantage for slot in played])
-        scale = advantage.std() + 1e-6
-        seen: Dict[str, List[float]] = {"policy_loss": [], "value_loss": [], "moved": []}
+        gains = np.stack([slot.promised - slot.promised.mean() for slot in played])  # [slots, group]
+        gains /= gains.std() + 1e-6
+        drawn = [(slot, record, gains[k, g]) for k, slot in enumerate(played) for g, record in enumerate(slot.records)]
+        seen: Dict[str, List[float]] = {}
         for _ in range(params.epochs):
-            order = self.rng.permutation(len(played))
+            order = self.rng.permutation(len(drawn))
             for start in range(0, len(order), params.batch):
-                part = [played[i] for i in order[start : start + params.batch]]
-                for name, value in self._step(part, advantage.mean(), scale).items():
-                    seen[name].append(value)
-        return {
-            "advantage": float(scale),
-            "moved": float(np.mean(seen["moved"])),
-            "policy_loss": float(np.mean(seen["policy_loss"])),
-            "value_loss": float(np.mean(seen["value_loss"])),
-        }
+                for name, value in self._step([drawn[i] for i in order[start : start + params.batch]]).items():
+                    seen.setdefault(name, []).append(value)
+        figures = {name: float(np.mean(values)) for name, values in seen.items()}
+        figures["spread"] = float(np.mean([slot.promised.std() for slot in played]))
+        figures["decisions"] = float(np.mean([len(record.row) for _, record, _ in drawn]))
+        return figures
 
-    def _step(self, part: List[Played], mean: float, scale: float) -> Dict[str, float]:
+    def _step(self, part: List[Tuple[Played, Record, float]]) -> Dict[str, float]:
         params = self.params
-        jobs, there = pad(tuple(slot.seen for slot in part))
-        theta, void, value = self.agent.network(jobs, there)
-        rows = Rows([slot.record for slot in part])
-        advantage = torch.tensor([(slot.advantage - mean) / scale for slot in part], dtype=torch.float32)[:, None]
+        theta, void, value = self.agent.network(*pad(tuple(slot.seen for slot, _, _ in part)))
+        rows = Rows([record for _, record, _ in part])
         change = rows.log_probs(theta, void) - rows.old
         ratio = change[rows.mask].exp()
-        gain = advantage.expand_as(change)[rows.mask]
+        gain = torch.tensor([gain for _, _, gain in part], dtype=torch.float32)[:, None].expand_as(change)[rows.mask]
         policy_loss = -torch.minimum(ratio * gain, ratio.clamp(1 - params.clip, 1 + params.clip) * gain).mean()
-        targets = torch.zeros_like(value)
-        for k, slot in enumerate(part):
-            targets[k, : len(slot.target)] = torch.from_numpy(slot.target)
-        value_loss = torch.nn.functional.smooth_l1_loss(value[there], targets[there])
+        targets, there = torch.zeros_like(value), torch.zeros_like(value, dtype=torch.bool)
+        for k, (slot, record, _) in enumerate(part):
+            if record is slot.records[0]:
+                targets[k, : len(slot.target)] = torch.from_numpy(slot.target)
+                there[k, : len(slot.target)] = True
+        value_loss = (
+            torch.nn.functional.smooth_l1_loss(value[there], targets[there]) if there.any() else value.sum() * 0
+        )
         self.optimizer.zero_grad()
         (policy_loss + 0.5 * value_loss).backward()
         torch.nn.utils.clip_grad_norm_(self.agent.network.parameters(), 0.5)
@@ -326,16 +396,17 @@ class Ppo:
         self.slots, self.traces = (int(x) for x in data["counters"])
 
 
-def advantages(track: List[Played], after: np.ndarray, discount: float, trace: float) -> None:
-    """Fills in advantages (sum over a slot's jobs) and value targets (by job) of one cluster's slots, in order.
+def set_targets(track: List[Played], after: Array, discount: float, trace: float) -> None:
+    """Value targets of one cluster's slots, in order, by generalised advantages (lambda returns).
 
-    A job that arrives in the next slot does not count for this one: nothing decided here brought it.
+    A job's value is what it will lose from the slot on, the slot's own reward included. Its target is the value plus
+    the job's advantage. A job that arrives in the next slot counts from there on.
 
     Args:
         after: float64 [>= n], values of the jobs that follow the last slot.
         discount, trace: gamma and lambda.
     """
-    ahead: Optional[np.ndarray] = None  # advantages by job in the next slot
+    ahead: Optional[Array] = None  # advantages by job in the next slot
     for t in range(len(track) - 1, -1, -1):
         slot = track[t]
         following, later = np.zeros(len(slot.value)), np.zeros(len(slot.value))
@@ -345,8 +416,6 @@ def advantages(track: List[Played], after: np.ndarray, discount: float, trace: f
             following[alive] = values[: len(alive)]
             if ahead is not None:
                 later[alive] = ahead[: len(alive)]
-        delta = slot.reward + discount * following - slot.value
-        by_job = delta + discount * trace * later
-        slot.advantage = float(by_job.sum())
+        by_job = slot.reward + discount * following - slot.value + discount * trace * later
         slot.target = (by_job + slot.value).astype(np.float32)
         ahead = by_job

@@ -1,8 +1,9 @@
 """The moves that ``dl2x`` chooses among, and what it knows of each: gain, cost, size. Choosing is in ``plan.py``.
 
 From its present size a job may take 1 to 32 more tasks at once: as the split of servers and workers that raises its
-speed most, as servers only, as workers only, or as a return to its size in the slot before. Big moves matter because
-speed is not concave in the size: a job that gains nothing from one more server may gain much from twelve.
+speed most, as servers only, as workers only, or, where resizes cost time, as a return to its size in the slot before.
+Big moves matter because speed is not concave in the size: a job that gains nothing from one more server may gain much
+from twelve.
 """
 
 from __future__ import annotations

@@ -7,35 +7,40 @@ the move (``moves.FACTS``). So the network runs once, a job's scores change only
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
-from typing import Dict, List, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import numpy as np
 
-from scheduler.core import Allocation, ClusterView, JobsView
+from scheduler.core import Allocation, Array, ClusterView, JobsView
 from scheduler.learn.moves import FACTS, MOVES, RETURN, MoveBook, MoveSet, Prices
 from scheduler.placement import Placer
 
 _BAR = -1e9  # score of a move that cannot be made
+_NONE = np.zeros(MOVES, dtype=bool)
 
 
 @dataclass
 class Record:
     """The decisions of a slot, to be scored again under other coefficients.
 
-    A row is one job at one size, with the moves that were open; a decision chooses one move of one row among all rows
-    that stood then. ``rows`` outlive a decision unless they are replaced; ``born`` and ``gone`` are decision numbers.
+    A row is one job at one size, with the moves that were open; a decision chooses one move among all rows that stood
+    then. ``born`` and ``gone`` are the decisions between which a row stood. What was chosen is one move of one row
+    (``row``, -1 for the void, and ``move``); or, where a teacher is followed, any move of any row that stays ``within``
+    what the teacher gave.
     """
 
-    facts: List[np.ndarray] = field(default_factory=list)  # float32 [MOVES, FACTS]
-    open: List[np.ndarray] = field(default_factory=list)  # bool [MOVES]
+    facts: List[Array] = field(default_factory=list)  # float32 [MOVES, FACTS]
+    open: List[Array] = field(default_factory=list)  # bool [MOVES]
+    within: List[Array] = field(default_factory=list)  # bool [MOVES]
     job: List[int] = field(default_factory=list)
     born: List[int] = field(default_factory=list)
     gone: List[int] = field(default_factory=list)
-    row: List[int] = field(default_factory=list)  # per decision; -1 is the void
-    moves: List[np.ndarray] = field(default_factory=list)  # per decision, bool [MOVES]: any of these
-    log_prob: List[float] = field(default_factory=list)
+    row: List[int] = field(default_factory=list)  # per decision
+    move: List[int] = field(default_factory=list)  # per decision
+    log_prob: List[float] = field(default_factory=list)  # per decision
 
 
 @dataclass(frozen=True)
@@ -45,11 +50,11 @@ class _Size:
     ``slots`` is how long an epoch takes after each move, ``closed`` which moves are useless or pass a limit.
     """
 
-    servers: np.ndarray
-    workers: np.ndarray
-    facts: np.ndarray
-    slots: np.ndarray
-    closed: np.ndarray
+    servers: Array
+    workers: Array
+    facts: Array
+    slots: Array
+    closed: Array
 
 
 class Plan:
@@ -62,7 +67,7 @@ class Plan:
         void: score of stopping.
     """
 
-    def __init__(self, cluster: ClusterView, jobs: JobsView, book: MoveBook, theta: np.ndarray, void: float) -> None:
+    def __init__(self, cluster: ClusterView, jobs: JobsView, book: MoveBook, theta: Array, void: float) -> None:
         self.jobs, self.book, self.theta, self.void = jobs, book, theta, void
         self.placer = Placer(cluster, jobs)
         n = len(jobs)
@@ -70,42 +75,50 @@ class Plan:
         self._cost_w, self._cost_s = prices.worker * n, prices.server * n  # 1 is a fair share
         self._remaining = jobs.remaining
         self._best = np.maximum(book.best[jobs.rate_index], 1e-300)
-        self._running = (jobs.servers > 0) & (jobs.workers > 0)
-        self._lost = lost_fraction(cluster, jobs)
+        running = (jobs.servers > 0) & (jobs.workers > 0)
+        self._lost = np.where(running, lost_fraction(cluster, jobs), 0.0).tolist()
         self._rows = jobs.rate_index.tolist()
         self._before = list(zip(jobs.servers.tolist(), jobs.workers.tolist()))
         self._shares = (prices.worker_share, prices.server_share)
         self._totals = cluster.totals
         self._kinds = jobs.type_index.tolist()
         self._known: Dict[Tuple[int, int, int, int], _Size] = {}
-        self.facts: List[np.ndarray] = []
-        self.scores: List[np.ndarray] = []
-        self.steps: List[Tuple[np.ndarray, np.ndarray]] = []  # servers, workers of each move, per job
+        self.facts: List[Array] = []
+        self.scores: List[Array] = []
+        self.steps: List[Tuple[Array, Array]] = []  # servers, workers of each move, per job
         for i in range(n):
             facts, score, step = self._look(i)
             self.facts.append(facts)
             self.scores.append(score)
             self.steps.append(step)
 
+    def fork(self) -> Plan:
+        """The same slot, to be filled anew; call it before anything has been placed."""
+        other = copy(self)
+        other.placer = Placer(self.placer.cluster, self.jobs)
+        other.facts, other.scores, other.steps = list(self.facts), list(self.scores), list(self.steps)
+        return other
+
     # -- facts ------------------------------------------------------------------------------------------------------
 
-    def _look(self, i: int) -> Tuple[np.ndarray, np.ndarray, Tuple[np.ndarray, np.ndarray]]:
+    def _look(self, i: int) -> Tuple[Array, Array, Tuple[Array, Array]]:
         """Facts float64 [MOVES, FACTS], scores [MOVES] (``_BAR`` where closed) and sizes of job i's moves."""
         s, w = self.placer.servers[i], self.placer.workers[i]
         key = (self._rows[i], self._kinds[i], s, w)
         size = self._known.get(key)
         if size is None:
             size = self._known[key] = self._describe(i, self.book.moves(self._rows[i], s, w), s, w)
-        was_s, was_w = self._before[i]
-        running = self._running[i]
-        if running and was_s >= s and was_w >= w and was_s + was_w > s + w:
-            size = self._with_return(i, s, w, was_s - s, was_w - w)
-        facts = size.facts.copy()
-        if running:
+        lost = self._lost[i]
+        if not lost:
+            facts = size.facts.copy()
+        else:  # it matters what size the job had
+            was_s, was_w = self._before[i]
+            if was_s >= s and was_w >= w and was_s + was_w > s + w:
+                size = self._with_return(i, s, w, was_s - s, was_w - w)
+            facts = size.facts.copy()
             same = (size.servers == was_s - s) & (size.workers == was_w - w)
             facts[:, 5] = same
-            if self._lost[i]:
-                facts[:, 6] = np.where(same, 0.0, self._lost[i])
+            facts[:, 6] = np.where(same, 0.0, lost)
         facts[:, 7] = np.maximum(0.0, 1.0 - self._remaining[i] * size.slots)
         scores = facts @ self.theta[i]
         scores[size.closed] = _BAR
@@ -181,14 +194,12 @@ class Plan:
             i = int((weight + rng.gumbel(size=n + 1)).argmax())
             total = _log_sum(weight)
             if i == n:
-                self._decide(record, -1, np.zeros(MOVES, dtype=bool), self.void - total)
+                self._decide(record, -1, 0, self.void - total)
                 break
             score = self.scores[i]
             move = int((score + rng.gumbel(size=MOVES)).argmax())
             if self._try(i, move):
-                chosen = np.zeros(MOVES, dtype=bool)
-                chosen[move] = True
-                self._decide(record, current[i], chosen, float(score[move]) - total)
+                self._decide(record, current[i], move, float(score[move]) - total)
                 step += 1
                 self._renew(i)
             record.gone[current[i]] = step
@@ -198,43 +209,59 @@ class Plan:
             record.gone[row] = len(record.row)
         return record
 
-    def follow(self, teacher: Allocation) -> Record:
-        """Another policy's allocation as decisions: each run of tasks for one job is a move, whole or begun."""
-        record = Record()
-        current = [self._open_row(record, i, 0) for i in range(len(self.scores))]
+    def follow(self, teacher: Allocation, rng: np.random.Generator) -> Record:
+        """Another policy's allocation as decisions: in any order, any move that does not pass what it gave.
+
+        An allocation tells how many tasks a job got, not in which order. So the order is drawn, and every move that
+        stays within the allocation counts as right.
+        """
+        record, n = Record(), len(self.scores)
+        within = [self._within(i, teacher) for i in range(n)]
+        current = [self._open_row(record, i, 0, within[i]) for i in range(n)]
         step = 0
-        for i, servers, workers in runs_of(teacher):
-            ds, dw = self.steps[i]
-            chosen = (ds <= servers) & (dw <= workers) & (self.scores[i] > _BAR / 2)
-            if not self.placer.add(i, servers, workers):
-                continue
-            if chosen.any():
-                most = (ds + dw)[chosen].max()
-                self._decide(record, current[i], chosen & (ds + dw == most), 0.0)
+        while True:
+            left = [i for i in range(n) if within[i].any()]
+            if not left:
+                break
+            i = left[rng.integers(len(left))]
+            move = int(rng.choice(np.flatnonzero(within[i])))
+            if self._try(i, move):
+                self._decide(record, current[i], move, 0.0)
                 step += 1
-            record.gone[current[i]] = step
-            self._renew(i)
-            current[i] = self._open_row(record, i, step)
+                self._renew(i)
+                within[i] = self._within(i, teacher)
+                record.gone[current[i]] = step
+                current[i] = self._open_row(record, i, step, within[i])
+            else:
+                within[i] = within[i] & (self.scores[i] > _BAR / 2)
         for row in current:
             record.gone[row] = step
         return record
 
-    def _open_row(self, record: Record, i: int, step: int) -> int:
+    def _within(self, i: int, teacher: Allocation) -> Array:
+        servers, workers = self.steps[i]
+        more_s = teacher.servers[i] - self.placer.servers[i]
+        more_w = teacher.workers[i] - self.placer.workers[i]
+        within: Array = (servers <= more_s) & (workers <= more_w) & (self.scores[i] > _BAR / 2)
+        return within
+
+    def _open_row(self, record: Record, i: int, step: int, within: Optional[Array] = None) -> int:
         record.facts.append(self.facts[i].astype(np.float32))
         record.open.append(self.scores[i] > _BAR / 2)
+        record.within.append(_NONE if within is None else within)
         record.job.append(i)
         record.born.append(step)
         record.gone.append(step)
         return len(record.job) - 1
 
     @staticmethod
-    def _decide(record: Record, row: int, moves: np.ndarray, log_prob: float) -> None:
+    def _decide(record: Record, row: int, move: int, log_prob: float) -> None:
         record.row.append(row)
-        record.moves.append(moves)
+        record.move.append(move)
         record.log_prob.append(log_prob)
 
 
-def lost_fraction(cluster: ClusterView, jobs: JobsView) -> np.ndarray:
+def lost_fraction(cluster: ClusterView, jobs: JobsView) -> Array:
     """The part of a slot that a resize would cost each job, float64 [n], 0 to 1."""
     if cluster.resize_cost is None or not len(jobs):
         return np.zeros(len(jobs))
@@ -244,18 +271,6 @@ def lost_fraction(cluster: ClusterView, jobs: JobsView) -> np.ndarray:
     return np.clip(np.asarray(seconds, dtype=float) / cluster.slot_seconds, 0.0, 1.0)
 
 
-def runs_of(allocation: Allocation) -> List[Tuple[int, int, int]]:
-    """A placement as runs of tasks placed one after the other for the same job: (job, servers, workers)."""
-    if allocation.placement is None:
-        raise ValueError("a teacher's allocation has no placement: take it from Placer.allocation()")
-    runs: List[List[int]] = []
-    for job, role in zip(allocation.placement.job.tolist(), allocation.placement.role.tolist()):
-        if not runs or runs[-1][0] != job:
-            runs.append([job, 0, 0])
-        runs[-1][1 + role] += 1
-    return [(job, servers, workers) for job, servers, workers in runs]
-
-
-def _log_sum(scores: np.ndarray) -> float:
+def _log_sum(scores: Array) -> float:
     top = float(scores.max())
     return top + float(np.log(np.exp(scores - top).sum()))

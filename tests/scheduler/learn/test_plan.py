@@ -70,16 +70,21 @@ def test_recorded_decisions_have_the_probabilities_with_which_they_were_taken(co
     torch.testing.assert_close(again[rows.mask], rows.old[rows.mask], rtol=1e-3, atol=1e-3)
 
 
-def test_following_a_teacher_ends_with_its_allocation() -> None:
+def test_following_a_teacher_in_any_order_ends_with_its_allocation() -> None:
     env = simulator(jobs=4)
     cluster, jobs = env.observe()
     teacher = make("greedy-fit").allocate(cluster, jobs)
-    plan = Plan(cluster, jobs, MoveBook(jobs.rates), np.zeros((4, len(FACTS))), 0.0)
-    record = plan.follow(teacher)
-    assert plan.placer.servers == teacher.servers.tolist()
-    assert plan.placer.workers == teacher.workers.tolist()
-    assert len(record.row) >= 4
-    assert all(chosen.any() for chosen in record.moves)
+    agent, book = Dl2xAgent(), MoveBook(jobs.rates)
+    for seed in range(3):
+        plan = agent.plan(cluster, jobs, book)
+        record = plan.follow(teacher, np.random.default_rng(seed))
+        assert plan.placer.servers == teacher.servers.tolist()
+        assert plan.placer.workers == teacher.workers.tolist()
+        theta, void, _ = agent.network(*pad((features(cluster, jobs, book),)))
+        rows = Rows([record])
+        right = rows.agreement(theta, void)[rows.mask].exp()
+        assert len(right) == len(record.row)
+        assert ((right > 0) & (right <= 1)).all()
 
 
 @settings(max_examples=30, deadline=None)

@@ -11,9 +11,8 @@ from scheduler.core import JobType
 from scheduler.learn import checkpoint
 from scheduler.learn.commands import train_policy
 from scheduler.learn.dl2x import Dl2xAgent
-from scheduler.learn.dl2x_training import Played, Player, PpoParams, advantages
+from scheduler.learn.dl2x_training import Played, Player, PpoParams, set_targets
 from scheduler.learn.moves import FACTS
-from scheduler.learn.plan import Record
 from scheduler.learn.scenario import TEST, VALIDATION, Scenario
 from scheduler.learn.train import Dl2xSession, Figures, Progress, Training
 from scheduler.policies import make
@@ -61,7 +60,9 @@ def test_rewards_of_a_job_add_up_to_the_bound_less_its_jct() -> None:
     bound = simulator.trace.epochs / player.book.best[simulator.trace.type_index]
     while True:
         n = len(player.jobs)
-        played = player.play(np.zeros((n, len(FACTS))), -9.0, np.zeros(n))
+        drawn = player.draw(np.zeros((n, len(FACTS))), -9.0, 2)
+        played = player.play(drawn, np.zeros(2), np.zeros(n))
+        assert played.reward.sum() == pytest.approx(drawn[0].reward)  # the estimated speeds are the true ones here
         total += played.reward.sum()
         if played.last:
             break
@@ -70,17 +71,22 @@ def test_rewards_of_a_job_add_up_to_the_bound_less_its_jct() -> None:
     assert total == pytest.approx((bound - jct + waited).sum(), rel=1e-6)
 
 
-def test_advantages_are_the_discounted_surprises_of_each_job() -> None:
-    def played(reward: list, value: list, alive: list, last: bool = False) -> Played:
+def test_value_targets_are_lambda_returns_of_the_jobs_that_were_there() -> None:
+    def played(reward: list, value: list, alive: list) -> Played:
         return Played(
-            np.zeros((len(reward), 1)), Record(), np.array(reward), np.array(value), np.array(alive, dtype=bool), last
+            seen=np.zeros((len(reward), 1)),
+            records=[],
+            promised=np.zeros(1),
+            reward=np.array(reward),
+            value=np.array(value),
+            alive=np.array(alive, dtype=bool),
+            last=False,
         )
 
     track = [played([-1.0, -0.5], [-2.0, -3.0], [False, True]), played([-1.0, -9.0], [-2.5, -7.0], [True, True])]
-    advantages(track, np.array([-1.0, -4.0]), discount=0.5, trace=0.5)
-    second = -1.0 + 0.5 * -1.0 + 2.5  # the job that arrived in the second slot does not count in the first
-    first = (-1.0 + 2.0) + (-0.5 + 0.5 * -2.5 + 3.0) + 0.25 * second
-    assert track[0].advantage == pytest.approx(first)
+    set_targets(track, np.array([-1.0, -4.0]), discount=0.5, trace=0.5)
+    second = -1.0 + 0.5 * -1.0 + 2.5  # the surprise of the job that lives on, in the second slot
+    np.testing.assert_allclose(track[1].target, [-1.0 + 0.5 * -1.0, -9.0 + 0.5 * -4.0])
     np.testing.assert_allclose(track[0].target, [-1.0, -0.5 + 0.5 * -2.5 + 0.25 * second])
 
 
