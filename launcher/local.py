@@ -21,7 +21,7 @@ from elastic_mx import messages as m
 from elastic_mx.client import ControlClient
 from elastic_mx.link import JobError
 from elastic_mx.settings import JobSettings, ProcessSettings
-from launcher.output import Relay, to_own_streams, wants_colour
+from launcher.host import Host, Terminal
 from launcher.processes import Processes
 from launcher.registry import JobEntry, Registry
 from launcher.supervisor import COORDINATOR, Finish, Instruction, Say, Signal, Start, Supervisor, Tell
@@ -64,12 +64,15 @@ class LocalJob:
         settings: what to run.
         entry: the job's claimed name; its coordinator is filled in once it listens.
         registry: where `entry` is kept.
+        host: where the output goes and what the processes may use; this terminal if not given.
     """
 
-    def __init__(self, settings: LaunchSettings, entry: JobEntry, registry: Registry) -> None:
+    def __init__(
+        self, settings: LaunchSettings, entry: JobEntry, registry: Registry, host: Optional[Host] = None
+    ) -> None:
         self._settings, self._entry, self._registry = settings, entry, registry
         self._supervisor = Supervisor(settings.job.workers, settings.job.drop_in)
-        self._relay = Relay(self._write, wants_colour())
+        self._host = host or Terminal()
         self._early = {1: b"", 2: b""}
         self._client: Optional[ControlClient] = None
         self._signals: List[int] = []
@@ -89,7 +92,8 @@ class LocalJob:
                 address = self._start_coordinator()
                 self._client = ControlClient(address, self._entry.name, role="launcher", name="launcher")
                 self._registry.update(self._entry, address)
-                self._say(self._description(address))
+                self._host.listening(address)
+                self._host.say(self._description(address))
                 self._loop(wakeup)
             finally:
                 if self._client is not None:
@@ -118,8 +122,7 @@ class LocalJob:
         command += [f"--restore={job.restore}"] if job.restore else []
         command += ["--drop-in"] if job.drop_in else []
         command += ["--trace"] if self._settings.trace else []
-        self._processes.start(COORDINATOR, command, self._own_environment())
-        self._supervisor.started(COORDINATOR, COORDINATOR)
+        self._begin(COORDINATOR, COORDINATOR, command, self._own_environment())
         deadline = time.monotonic() + START_SECONDS
         while b"\n" not in self._early[1]:
             if self._signals or time.monotonic() > deadline:
@@ -133,8 +136,8 @@ class LocalJob:
             address = json.loads(line)["coordinator"]
         except (ValueError, KeyError, TypeError) as error:
             raise JobError(f"the coordinator begins with {line!r} instead of its address") from error
-        self._relay.feed(COORDINATOR, 1, rest)
-        self._relay.feed(COORDINATOR, 2, self._early[2])
+        self._host.output(COORDINATOR, 1, rest)
+        self._host.output(COORDINATOR, 2, self._early[2])
         return str(address)
 
     def _own_environment(self) -> Dict[str, str]:
@@ -165,10 +168,16 @@ class LocalJob:
             while self._signals:
                 self._carry_out(self._supervisor.signalled(self._signals.pop(0), now))
             for name, status in self._processes.poll():
+                self._host.ended(name, status)
                 self._carry_out(self._supervisor.exited(name, status, now))
             self._receive(now)
             self._carry_out(self._supervisor.tick(now))
-            self._relay.tick()
+            for name, reason in self._host.tick(now):
+                self._host.say(reason)
+                self._processes.signal(name, signal.SIGKILL)
+            if self._host.gone and not self._deaf:
+                self._deaf = True
+                self._signals.append(signal.SIGTERM)
 
     def _receive(self, now: float) -> None:
         """Hear what the coordinator has sent."""
@@ -198,27 +207,31 @@ class LocalJob:
                 assert self._client is not None
                 self._client.send(instruction.message)
             elif isinstance(instruction, Say):
-                self._say(instruction.text)
+                self._host.say(instruction.text)
             elif isinstance(instruction, Finish):
                 self._status = instruction.status
 
     def _start(self, role: str, name: str) -> None:
         assert self._client is not None
         settings = ProcessSettings(self._client.address, name, self._settings.trace, self._settings.optimizers)
-        self._supervisor.started(role, name)
         try:
             if role == "server":
                 command: Sequence[str] = [sys.executable, "-m", "elastic_mx.server"]
-                self._processes.start(name, command, {**self._own_environment(), **settings.to_environment()})
+                self._begin(role, name, command, {**self._own_environment(), **settings.to_environment()})
             else:
                 environment = {**self._environment(), **settings.to_environment()}
                 if self._settings.job.drop_in:
                     path = [str(DROP_IN_FOLDER), *filter(None, [environment.get("PYTHONPATH")])]
                     environment["PYTHONPATH"] = os.pathsep.join(path)
-                self._processes.start(name, self._settings.command, environment)
+                self._begin(role, name, self._settings.command, environment)
         except OSError as error:
-            self._say(f"{name} cannot be started: {error}")
+            self._host.say(f"{name} cannot be started: {error}")
             self._carry_out(self._supervisor.exited(name, 127, time.monotonic()))
+
+    def _begin(self, role: str, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._supervisor.started(role, name)
+        pid = self._processes.start(name, command, environment, self._host.limits(role, name))
+        self._host.began(role, name, pid)
 
     # -------------------------------------------------------------------------------------- output and signals
 
@@ -226,20 +239,7 @@ class LocalJob:
         if self._client is None:  # the coordinator starts: what it prints is for this process
             self._early[stream] += data
         else:
-            self._relay.feed(name, stream, data)
-
-    def _write(self, stream: int, data: bytes) -> None:
-        """Write, and end the job once nobody reads any more."""
-        if self._deaf:
-            return
-        try:
-            to_own_streams(stream, data)
-        except OSError:
-            self._deaf = True
-            self._signals.append(signal.SIGTERM)
-
-    def _say(self, text: str) -> None:
-        self._write(2, f"elastic-mx: {text}\n".encode())
+            self._host.output(name, stream, data)
 
     @contextlib.contextmanager
     def _watched_signals(self) -> Iterator[int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -21,6 +22,14 @@ DRAIN_SECONDS = 1.0
 MARK = "ELASTIC_MX_JOB"
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a process may use: it runs on these cores only, and cannot take more private memory than `memory_bytes`."""
+
+    cores: Tuple[int, ...] = ()
+    memory_bytes: int = 0
 
 
 @dataclass
@@ -49,18 +58,25 @@ class Processes:
         warden = [sys.executable, "-I", "-S", str(Path(__file__).with_name("warden.py")), f"{MARK}={mark}"]
         self._warden = subprocess.Popen(warden, stdin=subprocess.PIPE, start_new_session=True, cwd="/")
 
-    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start a process.
+    def start(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], limits: Optional[Limits] = None
+    ) -> int:
+        """Start a process and return its number.
 
         Raises:
             OSError: the operating system cannot start it.
         """
         parent = os.getpid()
+        limits = limits or Limits()
 
         def die_with_parent() -> None:
             _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(1)
+            if limits.cores:
+                os.sched_setaffinity(0, limits.cores)
+            if limits.memory_bytes:
+                resource.setrlimit(resource.RLIMIT_DATA, (limits.memory_bytes, limits.memory_bytes))
 
         process = subprocess.Popen(
             command,
@@ -76,6 +92,7 @@ class Processes:
         for descriptor in streams:
             os.set_blocking(descriptor, False)
         self._running[name] = _Running(process, streams)
+        return process.pid
 
     def signal(self, name: str, number: int) -> None:
         """Signal a process and its group; nothing happens where it has ended."""
