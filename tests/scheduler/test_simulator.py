@@ -6,7 +6,7 @@ from typing import Optional
 import numpy as np
 import pytest
 
-from scheduler.core import SERVER, WORKER, Allocation, JobType, Placement
+from scheduler.core import SERVER, WORKER, Allocation, Cluster, JobType, Placement
 from scheduler.costs import LinearCost
 from scheduler.evaluate import no_contention, run
 from scheduler.placement import Placer
@@ -216,3 +216,17 @@ def test_every_policy_survives_failures_resize_costs_and_empty_slots(name: str) 
     assert np.isfinite(result.jct).all()
     assert (result.jct >= result.bound * 0.9).all()
     assert 0 < result.fairness <= 1
+
+
+def test_the_simulator_is_a_cluster_like_any_other() -> None:
+    """A service's loop knows nothing but observe, enact and wait; it must come to what ``run`` comes to."""
+    cluster: Cluster = Simulator(small_workload(nodes=4), trace_of(0, 0, 1, 3))
+    assert isinstance(cluster, Cluster)
+    policy, more = make("drf"), True
+    while more:
+        cluster.enact(policy.allocate(*cluster.observe()))
+        more = cluster.wait()
+    again = Simulator(small_workload(nodes=4), trace_of(0, 0, 1, 3))
+    assert (cluster.end - again.trace.arrival).tolist() == run(make("drf"), again).jct.tolist()
+    with pytest.raises(RuntimeError, match="give the simulator an allocation"):
+        cluster.wait()
