@@ -20,6 +20,7 @@ COMMANDS: Dict[str, Tuple[str, str, str]] = {
     "stop": ("launcher.commands", "stop", "End a job."),
     "train-policy": ("scheduler.learn.commands", "train_policy", "Train a learned scheduling policy."),
 }
+OUR_PACKAGES = ("elastic_mx", "scheduler", "launcher")
 
 
 class LazyGroup(click.Group):
@@ -32,7 +33,14 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, attribute, _ = COMMANDS[cmd_name]
-        command: click.Command = getattr(import_module(module), attribute)
+        try:
+            command: click.Command = getattr(import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] in OUR_PACKAGES:
+                raise
+            raise click.ClickException(
+                f"{cmd_name} needs the package {error.name!r}, which is missing: pip install elastic-mx[scheduler]"
+            ) from error
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

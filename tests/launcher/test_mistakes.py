@@ -17,7 +17,7 @@ from tests.launcher.harness import wait_until
         (["launch", "--transport", "rdma", "--", "true"], "'rdma' is not one of 'auto', 'shm', 'tcp'"),
         (["launch", "--slice-mib", "0", "--", "true"], "--slice-mib"),
         (["launch", "--port", "70000", "--", "true"], "70000 is not in the range"),
-        (["launch", "--wokers", "2", "--", "true"], "No such option '--wokers'"),
+        (["launch", "--wokers", "2", "--", "true"], "--wokers"),
         (["launch", "--name", "a/b", "--", "true"], "'a/b' cannot be a job's name"),
         (["launch", "--", "python", "nowhere.py"], "script 'nowhere.py' does not exist"),
         (["launch", "--", "python", "-u", "nowhere.py"], "script 'nowhere.py' does not exist"),
@@ -34,7 +34,7 @@ from tests.launcher.harness import wait_until
         (["scale", "digits"], "say a size: --workers, --servers or both"),
         (["scale"], "Missing argument 'JOB'"),
         (["status", "digits"], "there is no job 'digits'"),
-        (["status", "--jsn"], "No such option '--jsn'"),
+        (["status", "--jsn"], "--jsn"),
         (["stop", "digits"], "there is no job 'digits'"),
         (["stop", "digits", "--timeout", "0"], "0.0 is not in the range"),
     ],
@@ -76,11 +76,18 @@ def test_a_folder_that_cannot_be_used_is_told(shell):
     assert ran.returncode == 1 and "set ELASTIC_MX_HOME" in ran.stderr and ran.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", [[], ["launch"], ["scale"], ["status"], ["stop"], ["checkpoint"], ["simulate"]])
+def test_a_command_whose_packages_are_not_installed_says_so(shell):
+    shell.script("raise ModuleNotFoundError(\"No module named 'yaml'\", name='yaml')", "yaml.py")
+    ran = shell.run("simulate", PYTHONPATH=f"{shell.folder}:{shell.environment['PYTHONPATH']}")
+    assert ran.returncode == 1 and ran.stderr.count("\n") == 1
+    assert "simulate needs the package 'yaml', which is missing: pip install elastic-mx[scheduler]" in ran.stderr
+
+
+@pytest.mark.parametrize("command", [[], ["launch"], ["scale"], ["status"], ["stop"], ["checkpoint"], ["demo"]])
 def test_every_command_has_help(shell, command):
     ran = shell.run(*command, "--help")
     assert ran.returncode == 0 and ran.stdout.startswith("Usage: elastic-mx")
-    assert command in ([], ["simulate"]) or "Example" in ran.stdout
+    assert not command or "Example" in ran.stdout
 
 
 def test_help_imports_none_of_the_heavy_libraries(shell):
