@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -15,10 +15,16 @@ from elastic_mx.joining import Stores
 from elastic_mx.link import JobError
 from elastic_mx.messages import KeySpec
 from elastic_mx.settings import ProcessSettings
-from elastic_mx.worker import Operation, Worker
+from elastic_mx.worker import Item, Operation, Worker
+from elastic_mx.worker_machine import Ticket
 
 NAMES = ("dist_elastic", "dist_elastic_sync", "dist_elastic_async")
 DROP_IN_NAMES = ("dist", "dist_sync", "dist_device_sync", "dist_sync_device", "dist_async", "dist_device_async")
+
+GROUP_BYTES = 4 << 20
+
+# A key of a call: with its wire name, the array to push, if any, and those to pull into, one per device.
+_Wanted = Tuple[Key, str, Any, List[Any]]
 
 _worker: Optional[Worker] = None
 
@@ -120,12 +126,12 @@ class ElasticKVStore(KVStore):
     def init_named(self, name: str, value: Any, ticket: Any) -> None:
         """Store a value under a key as the wire names it."""
         key = self._worker.catalog.keys[self.number, name]
-        self._enqueue(key, name, ticket, read=[engine.plain_copy(value)], init=True)
+        self._enqueue([(key, name, engine.plain_copy(value), [])], ticket, init=True)
 
     def pull_named(self, name: str, out: List[Any]) -> None:
         """Pull a key as the wire names it into arrays on this worker's devices."""
         key = self._worker.catalog.keys[self.number, name]
-        self._enqueue(key, name, self._worker.begin_pull(), write=out)
+        self._enqueue([(key, name, None, out)], self._worker.begin_pull())
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """Define keys and write the first worker's values, or the job's where it trains already, to `out`."""
@@ -135,38 +141,44 @@ class ElasticKVStore(KVStore):
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """Add gradients to the round of each key; returns at once."""
         pairs = _pairs(key, value)
-        keys = self._keys(pairs)
-        ticket = self._worker.begin_push(keys)
-        if ticket is None:
-            return
-        for i, (entry, (name, arrays)) in enumerate(zip(keys, pairs)):
-            self._enqueue(entry, name, self._share(ticket, i), read=[_sum(arrays)], priority=priority)
-        self._worker.end_call()
+        self._push(
+            [(entry, name, _sum(arrays), []) for entry, (name, arrays) in zip(self._keys(pairs), pairs)], priority
+        )
 
     def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
         """Write the values after this worker's pushes so far to `out`; returns at once."""
         assert out is not None
         pairs = _pairs(key, out)
-        keys = self._keys(pairs)
-        for entry, (name, arrays) in zip(keys, pairs):
+        wanted = []
+        for entry, (name, arrays) in zip(self._keys(pairs), pairs):
             if arrays[0].stype == "default":
-                self._enqueue(entry, name, self._worker.begin_pull(), write=arrays, priority=priority)
+                wanted.append((entry, name, None, arrays))
             elif not ignore_sparse:
                 raise ValueError(
                     f"key {name[2:]!r} cannot be pulled into a {arrays[0].stype} array: use row_sparse_pull"
                 )
+        for group in _groups(wanted):
+            self._enqueue(group, self._worker.begin_pull(), priority)
         self._worker.end_call()
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Push, then pull into `out`, or into the pushed arrays themselves where `out` is None."""
         pairs = _pairs(key, value)
         outs = [arrays for _, arrays in _pairs(key, value if out is None else out)]
-        keys = self._keys(pairs)
-        ticket = self._worker.begin_push(keys)
+        self._push(
+            [
+                (entry, name, _sum(arrays), targets)
+                for entry, (name, arrays), targets in zip(self._keys(pairs), pairs, outs)
+            ],
+            priority,
+        )
+
+    def _push(self, wanted: List[_Wanted], priority: int) -> None:
+        ticket = self._worker.begin_push([entry for entry, *_ in wanted])
         if ticket is None:
             return
-        for i, (entry, (name, arrays), targets) in enumerate(zip(keys, pairs, outs)):
-            self._enqueue(entry, name, self._share(ticket, i), [_sum(arrays)], targets, priority)
+        for i, group in enumerate(_groups(wanted)):
+            self._enqueue(group, ticket if i == 0 else self._worker.begin_more(ticket), priority)
         self._worker.end_call()
 
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
@@ -221,10 +233,6 @@ class ElasticKVStore(KVStore):
         """How many of this job's processes have failed."""
         return len(self._worker.status()["dead"])
 
-    def _share(self, ticket: Any, i: int) -> Any:
-        """The ticket for the i-th key of a call: each key is an operation of its own."""
-        return ticket if i == 0 else self._worker.begin_more(ticket)
-
     # ----------------------------------------------------------------------------------------------- helpers
 
     def _define(self, named: Sequence[Tuple[str, Any]]) -> List[Key]:
@@ -243,44 +251,29 @@ class ElasticKVStore(KVStore):
             keys.append(known)
         return keys
 
-    def _enqueue(
-        self,
-        key: Key,
-        name: str,
-        ticket: Any,
-        read: Sequence[Any] = (),
-        write: Sequence[Any] = (),
-        priority: int = 0,
-        init: bool = False,
-    ) -> None:
-        """Have the engine hand the operation to the client when its arrays are ready."""
+    def _enqueue(self, wanted: List[_Wanted], ticket: Ticket, priority: int = 0, init: bool = False) -> None:
+        """Have the engine hand an operation to the client when its arrays are ready: all keys of it together."""
+        reads = [source for _, _, source, _ in wanted if source is not None]
+        writes = [arrays[0] for _, _, _, arrays in wanted if arrays]
+        orders = [self._order_of(name) for _, name, _, _ in wanted]
+        scalars = self._scalars(ticket) if reads and not init else None
+        client = self._worker
+
+        def start(done: Callable[[], None]) -> None:
+            items = [_item(key, source, arrays) for key, _, source, arrays in wanted]
+            client.submit(Operation(items, ticket, done, init, scalars))
+
+        engine.push_async(start, reads, [*orders, *writes], priority)
+        for _, _, _, arrays in wanted:
+            for other in arrays[1:]:
+                arrays[0].copyto(other)
+
+    def _order_of(self, name: str) -> Any:
+        """What keeps the operations of a key in order."""
         order = self._order.get(name)
         if order is None:
             order = self._order[name] = engine.Variable()
-        first = write[0] if write else None
-        client = self._worker
-        scalars = self._scalars(ticket) if read and not init else None
-
-        sparse = bool(read) and read[0].stype == "row_sparse"
-
-        def start(done: Callable[[], None]) -> None:
-            values, rows = engine.row_sparse_views(read[0]) if sparse else (None, None)
-            client.submit(
-                Operation(
-                    key,
-                    ticket,
-                    done,
-                    push=engine.view(read[0]).reshape(-1) if read and not sparse else values,
-                    rows=rows,
-                    pull=engine.writable_view(first).reshape(-1) if first is not None else None,
-                    init=init,
-                    scalars=scalars,
-                )
-            )
-
-        engine.push_async(start, read, [order, *write[:1]], priority)
-        for other in write[1:]:
-            first.copyto(other)
+        return order
 
 
 class ElasticAsyncKVStore(ElasticKVStore):
@@ -319,6 +312,32 @@ def _pairs(key: Any, value: Any) -> List[Tuple[str, List[Any]]]:
 def _sum(arrays: Sequence[Any]) -> Any:
     """The sum of a key's values on several devices, on the first's."""
     return arrays[0] if len(arrays) == 1 else mx.nd.add_n(*[array.as_in_context(mx.cpu()) for array in arrays])
+
+
+def _groups(wanted: Sequence[_Wanted]) -> Iterator[List[_Wanted]]:
+    """A call's keys in operations: small ones together, for each costs the engine the same."""
+    group: List[_Wanted] = []
+    size = 0
+    for one in wanted:
+        nbytes = int(np.prod(one[0].spec.shape)) * one[0].dtype.itemsize
+        if group and size + nbytes > GROUP_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(one)
+        size += nbytes
+    if group:
+        yield group
+
+
+def _item(key: Key, source: Any, arrays: Sequence[Any]) -> Item:
+    """What the client needs of a key, taken within the engine's operation."""
+    pull = engine.writable_view(arrays[0]).reshape(-1) if arrays else None
+    if source is None:
+        return Item(key, pull=pull)
+    if source.stype == "row_sparse":
+        values, rows = engine.row_sparse_views(source)
+        return Item(key, values, pull, rows)
+    return Item(key, engine.view(source).reshape(-1), pull)
 
 
 def _dense(array: Any) -> Any:

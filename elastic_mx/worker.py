@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import zmq
@@ -36,21 +36,28 @@ class Released(SystemExit):
 
 
 @dataclass
-class Operation:
-    """Something a script asked for: `push` is what to send of a key, `pull` where to write its value.
+class Item:
+    """One key of an operation: `push` is what to send of it, `pull` where to write its value.
 
-    `push` and `pull` are flat arrays of the key's dtype that stay valid until `done` was called; with `rows`, `push`
-    has those rows only, of shape (rows, ...).
+    Both are flat arrays of the key's dtype that stay valid until the operation is done; with `rows`, `push` has those
+    rows only, of shape (rows, ...).
     """
 
     key: Key
-    ticket: Ticket
-    done: Callable[[], None]
     push: Optional[np.ndarray] = None
     pull: Optional[np.ndarray] = None
+    rows: Optional[np.ndarray] = None
+
+
+@dataclass
+class Operation:
+    """Something a script asked for: a push, a pull, or both, of keys that are ready together."""
+
+    items: List[Item]
+    ticket: Ticket
+    done: Callable[[], None]
     init: bool = False
     scalars: Optional[Dict[str, float]] = None
-    rows: Optional[np.ndarray] = None
     remaining: int = 0
 
 
@@ -77,7 +84,8 @@ class Worker:
         self._held: Deque[Operation] = deque()
         self._calls: Deque[Callable[[], None]] = deque()
         self._in_flight: Dict[int, int] = {}
-        self._pulls: Dict[int, Deque[Operation]] = {}
+        self._pulls: Dict[int, Deque[Tuple[Operation, np.ndarray]]] = {}
+        self._views: Dict[int, np.ndarray] = {}
         self._replies: Dict[int, m.Reply] = {}
         self._parts: Dict[int, Tuple[Any, List[Any]]] = {}
         self._changed = threading.Condition(threading.RLock())
@@ -347,21 +355,21 @@ class Worker:
     def push_states(self, states: Dict[int, Tuple[Any, List[bytes]]]) -> None:
         """Make `states`, as `pull_states` returned them, the optimizer states of those slices."""
 
-        def send() -> None:
+        def send(ticket: Ticket) -> None:
             for s, (structure, arrays) in states.items():
                 message = wire.encode(wire.LoadState(s, structure))
                 self._channels[self.catalog.owner[s]].socket.send_multipart([message, *arrays])
             with self._changed:
                 self.machine.completed(ticket.phase)
 
-        ticket = self._in_turn(send)
+        self._in_turn(send)
 
     def _ask(self, questions: Sequence[Tuple[int, str, List[Any]]]) -> List[Tuple[Any, List[Any]]]:
         """Ask for parts of slices and wait for the answers, in order."""
         requests = list(range(self._request + 1, self._request + 1 + len(questions)))
         self._request += len(questions)
 
-        def send() -> None:
+        def send(_: Ticket) -> None:
             for request, (s, what, frames) in zip(requests, questions):
                 message = wire.encode(wire.Ask(s, request, what))
                 self._channels[self.catalog.owner[s]].socket.send_multipart([message, *frames])
@@ -375,24 +383,26 @@ class Worker:
                 self._wake()
             return [self._parts.pop(request) for request in requests]
 
-    def _in_turn(self, send: Callable[[], None]) -> Ticket:
-        """Have the client's thread call `send` after everything that the script began before."""
+    def _in_turn(self, send: Callable[[Ticket], None]) -> Ticket:
+        """Have the client's thread call `send` after everything that the script began before.
+
+        The ticket has to be completed, which keeps the route until then.
+        """
         self._must_be_member()
         with self._changed:
             self._wait(lambda: not any(self.machine.outstanding.values()) and self.machine.pending_switch is None)
             ticket = self.machine.begin_pull()
-        self._call(send)
+        self._call(lambda: send(ticket))
         return ticket
 
     def barrier(self, store: int) -> None:
         """Wait until every member has come here: a round of a key of its own, which begins no step."""
         key = self.define([m.KeySpec(store, "b:barrier", (1,), "float32", True)])[0]
         if self.speaks_first_for(key):
-            self.submit(Operation(key, self.begin_pull(), _nothing, push=np.zeros(1, np.float32), init=True))
+            self.submit(Operation([Item(key, push=np.zeros(1, np.float32))], self.begin_pull(), _nothing, init=True))
         done = threading.Event()
-        self.submit(
-            Operation(key, self.begin_pull(), done.set, push=np.ones(1, np.float32), pull=np.empty(1, np.float32))
-        )
+        item = Item(key, push=np.ones(1, np.float32), pull=np.empty(1, np.float32))
+        self.submit(Operation([item], self.begin_pull(), done.set))
         while not done.wait(1.0):
             if self._error is not None:
                 raise self._error
@@ -475,7 +485,7 @@ class Worker:
         """Let every waiting operation go and every later call raise `error`."""
         with self._changed:
             self._error = error if isinstance(error, JobError) else JobError(f"{self.name}: {error!r}")
-            waiting = {id(o): o for pulls in self._pulls.values() for o in pulls}
+            waiting = {id(o): o for pulls in self._pulls.values() for o, _ in pulls}
             for operation in (*waiting.values(), *self._held, *self._incoming):
                 operation.done()
             self._changed.notify_all()
@@ -600,33 +610,57 @@ class Worker:
         outbox.flush()
 
     def _busy(self, operation: Operation) -> bool:
-        """Whether the last push of the key still lies in the arena, waiting for the other workers."""
-        return operation.push is not None and any(self._in_flight.get(s) for s in operation.key.slices)
+        """Whether the last push of a key still lies in the arena, waiting for the other workers."""
+        in_flight = self._in_flight
+        return any(in_flight.get(s) for item in operation.items if item.push is not None for s in item.key.slices)
 
     def _start(self, operation: Operation, outbox: _Outbox) -> None:
-        key = operation.key
-        per_slice = [self.catalog.size[s] // max(1, key.dtype.itemsize) for s in key.slices]
-        if operation.rows is not None:
-            self._send_rows(operation)
-        elif operation.push is not None:
-            self.meter.sent(operation.ticket.step, time.monotonic())
-            at = 0
-            for s, count in zip(key.slices, per_slice):
-                outbox.push(operation, s, operation.push[at : at + count])
-                at += count
-                if not operation.init:
-                    self._in_flight[s] = self._in_flight.get(s, 0) + 1
-        if operation.pull is not None:
-            operation.remaining = len(key.slices)
-            for s in key.slices:
-                self._pulls.setdefault(s, deque()).append(operation)
-                outbox.pull(s)
-        else:
+        self.meter.sent(operation.ticket.step, time.monotonic())
+        pulls = 0
+        for item in operation.items:
+            if item.rows is not None:
+                self._send_rows(operation, item)
+            elif item.push is not None:
+                self._copy_out(operation, item, outbox)
+            if item.pull is not None:
+                pulls += len(item.key.rows)
+                for s, part in self._parts_of(item.key, item.pull):
+                    self._pulls.setdefault(s, deque()).append((operation, part))
+                    outbox.pull(s)
+        operation.remaining = pulls
+        if not pulls:
             self._complete(operation)
 
-    def _send_rows(self, operation: Operation) -> None:
+    def _parts_of(self, key: Key, flat: np.ndarray) -> Iterator[Tuple[int, np.ndarray]]:
+        """The slices of a key with their parts of a flat array over it."""
+        if len(key.rows) == 1:
+            yield key.first, flat
+            return
+        per_row = len(flat) // max(1, key.rows[-1][1])
+        for s, (start, stop) in zip(key.slices, key.rows):
+            yield s, flat[start * per_row : stop * per_row]
+
+    def _copy_out(self, operation: Operation, item: Item, outbox: _Outbox) -> None:
+        """Copy a key into this worker's arenas for its servers; what is announced early can be added early."""
+        assert item.push is not None
+        for s, part in self._parts_of(item.key, item.push):
+            np.copyto(self._own_view(s), part)
+            if not operation.init:
+                self._in_flight[s] = self._in_flight.get(s, 0) + 1
+            outbox.push(operation, item.key, s)
+
+    def _own_view(self, s: int) -> np.ndarray:
+        """The place of a slice in this worker's arena for its server, flat and of the key's dtype."""
+        view = self._views.get(s)
+        if view is None:
+            offset = self.catalog.offset[s]
+            arena = self._channels[self.catalog.owner[s]].arena.bytes
+            view = self._views[s] = arena[offset : offset + self.catalog.size[s]].view(self.catalog.key_of[s].dtype)
+        return view
+
+    def _send_rows(self, operation: Operation, item: Item) -> None:
         """Send some rows of a key, to each of its slices those that it has."""
-        key, rows, values = operation.key, operation.rows, operation.push
+        key, rows, values = item.key, item.rows, item.push
         assert rows is not None and values is not None
         for s, (start, stop) in zip(key.slices, key.rows):
             first, last = np.searchsorted(rows, (start, stop))
@@ -670,23 +704,23 @@ class Worker:
                 raise JobError(message.reason)
 
     def _receive_values(self, channel: Channel, slices: Sequence[int], frames: Sequence[Any]) -> None:
-        sizes = [self.catalog.size[s] for s in slices]
+        catalog = self.catalog
         if frames:
+            sizes = [catalog.size[s] for s in slices]
             pieces = wire.split_frames([frame.buffer for frame in frames], sizes, "a server")
         else:
             assert channel.values is not None
-            offsets = (self.catalog.offset[s] for s in slices)
-            pieces = [channel.values[offset : offset + size] for offset, size in zip(offsets, sizes)]
+            offset, size, values = catalog.offset, catalog.size, channel.values
+            pieces = [values[offset[s] : offset[s] + size[s]] for s in slices]
+        done = []
         for s, piece in zip(slices, pieces):
-            operation = self._pulls[s].popleft()
-            assert operation.pull is not None
-            key = operation.key
-            start = sum(self.catalog.size[t] for t in range(key.first, s)) // max(1, key.dtype.itemsize)
-            target = operation.pull[start : start + len(piece) // max(1, key.dtype.itemsize)]
-            np.copyto(target, piece.view(key.dtype))
+            operation, target = self._pulls[s].popleft()
+            np.copyto(target, piece.view(target.dtype))
             operation.remaining -= 1
             if operation.remaining == 0:
-                self._complete(operation)
+                done.append(operation)
+        for operation in done:
+            self._complete(operation)
 
     # ------------------------------------------------------------------------------------------- generations
 
@@ -700,6 +734,8 @@ class Worker:
         for server in switch.servers:
             self._channels[server].socket.send(wire.encode(wire.Marker(number)))
         self.catalog.move(switch.moves)
+        for move in switch.moves:
+            self._views.pop(move.slice, None)
         position = switch.position
         self._link.send(
             m.Switched(
@@ -742,32 +778,37 @@ class _Outbox:
     worker: Worker
     pushes: Dict[Tuple[str, bool, int, int], List[int]] = field(default_factory=dict)
     pulls: Dict[str, List[int]] = field(default_factory=dict)
-    scalars: Dict[Tuple[int, int], Optional[Dict[str, float]]] = field(default_factory=dict)
+    scalars: Dict[Tuple[str, bool, int, int], Optional[Dict[str, float]]] = field(default_factory=dict)
+    gathered: int = 0
 
-    def push(self, operation: Operation, s: int, part: np.ndarray) -> None:
-        """Copy a part into this worker's arena for its server, to be announced with the others."""
+    def push(self, operation: Operation, key: Key, s: int) -> None:
+        """A slice lies in the arena: announce it with the others, or at once when enough has gathered."""
         catalog = self.worker.catalog
-        server, offset, size = catalog.owner[s], catalog.offset[s], catalog.size[s]
-        np.copyto(self.worker._channels[server].arena.bytes[offset : offset + size].view(part.dtype), part)
-        generation, store = operation.ticket.generation, operation.key.spec.store
-        self.pushes.setdefault((server, operation.init, generation, store), []).append(s)
-        self.scalars[generation, store] = operation.scalars
+        channel = (catalog.owner[s], operation.init, operation.ticket.generation, key.spec.store)
+        self.pushes.setdefault(channel, []).append(s)
+        self.scalars[channel] = operation.scalars
+        self.gathered += catalog.size[s]
+        if self.gathered >= PIECE_BYTES:
+            self.flush()
 
     def pull(self, s: int) -> None:
         self.pulls.setdefault(self.worker.catalog.owner[s], []).append(s)
 
     def flush(self) -> None:
-        for (server, init, generation, store), slices in self.pushes.items():
-            scalars = self.scalars[generation, store]
-            message: wire.Data = wire.Init(slices) if init else wire.Push(generation, slices, scalars)
+        """Send what has gathered; a pull goes after the push that it answers."""
+        for channel, slices in self.pushes.items():
+            server, init, generation, _ = channel
+            message: wire.Data = wire.Init(slices) if init else wire.Push(generation, slices, self.scalars[channel])
             self._send(server, message, slices)
         for server, slices in self.pulls.items():
             self._send(server, wire.Pull(slices, self.worker._cut))
+        self.pushes, self.pulls, self.gathered = {}, {}, 0
 
     def _send(self, server: str, message: wire.Data, slices: Sequence[int] = ()) -> None:
         channel = self.worker._channels[server]
         frames = []
-        if slices and not channel.shared:
+        # Values that begin a slice are not acknowledged, so the next push could overwrite them in the arena.
+        if slices and (isinstance(message, wire.Init) or not channel.shared):
             catalog, arena = self.worker.catalog, channel.arena.bytes
             frames = [arena[start:stop] for start, stop in wire.runs(slices, catalog.offset, catalog.size)]
         logger.debug("%s < %s", server, message)
