@@ -23,6 +23,11 @@ trainer = gluon.Trainer(
     kvstore=kv,
     update_on_kvstore=os.environ.get("UPDATE", "server") == "server",
 )
+if os.environ.get("KVSTORE") == "dist_sync":
+    # A push does not wait there for the pull of the first weights, which may then bring gradients instead.
+    trainer._init_kvstore()
+    trainer._init_params()
+    mx.nd.waitall()
 loss = gluon.loss.L2Loss()
 for _ in range(steps):
     x = mx.nd.array(rng.randn(16, 40))
