@@ -23,7 +23,7 @@ trainer = gluon.Trainer(
     kvstore=kv,
     update_on_kvstore=os.environ.get("UPDATE", "server") == "server",
 )
-if os.environ.get("KVSTORE") == "dist_sync":
+if os.environ.get("KVSTORE") == "dist_sync" and os.environ.get("UPDATE") == "worker":
     # A push does not wait there for the pull of the first weights, which may then bring gradients instead.
     trainer._init_kvstore()
     trainer._init_params()
