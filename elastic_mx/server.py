@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 import zmq
 
-from elastic_mx import checkpoint, wire
+from elastic_mx import checkpoint, sockets, wire
 from elastic_mx import messages as m
 from elastic_mx import server_machine as sm
 from elastic_mx.arena import open_peer
@@ -36,10 +36,7 @@ class Server:
     def __init__(self, settings: ProcessSettings, bind: str = "tcp://127.0.0.1:*") -> None:
         self.name = settings.name
         self._context = zmq.Context()
-        self._data = self._context.socket(zmq.ROUTER)
-        self._data.linger = 1000
-        self._data.router_handover = True
-        self._data.sndhwm = self._data.rcvhwm = 0
+        self._data = sockets.data_socket(self._context, zmq.ROUTER)
         self._data.bind(bind)
         self._link = ControlLink(self._context, settings)
         self._link.register("server", self._data.last_endpoint.decode())
@@ -133,10 +130,7 @@ class Server:
     def _connect_peers(self, generation: m.Generation) -> None:
         for server, address in generation.servers.items():
             if server not in self._peers and server != self.name:
-                peer = self._context.socket(zmq.DEALER)
-                peer.identity = self.name.encode()
-                peer.linger = 1000
-                peer.sndhwm = peer.rcvhwm = 0
+                peer = sockets.data_socket(self._context, zmq.DEALER, self.name)
                 peer.connect(address)
                 self._peers[server] = peer
 
@@ -240,8 +234,11 @@ class Server:
             return
         arena = self.values.arena.bytes
         ranges = wire.runs(instruction.slices, self.catalog.offset, self.catalog.size)
-        # Copied: the values may change before ZeroMQ has sent them, as soon as the next round is complete.
-        self._reply(instruction.worker, message, [arena[start:stop] for start, stop in ranges])
+        # The next round needs this worker's push, which comes after these values, unless no round waits for it.
+        asynchronous = any(self.catalog.key_of[s].spec.asynchronous for s in instruction.slices)
+        assert self.machine is not None
+        stable = not asynchronous and self.machine.waits_for(instruction.worker)
+        self._reply(instruction.worker, message, [arena[start:stop] for start, stop in ranges], stable)
 
     def _answer_part(self, instruction: sm.AnswerPart) -> None:
         s, request, rows = instruction.slice, instruction.request, instruction.what
@@ -252,9 +249,9 @@ class Server:
         else:
             self._reply(instruction.worker, wire.Part(request), [np.ascontiguousarray(self.values.array(s)[rows])])
 
-    def _reply(self, worker: str, message: wire.Data, frames: Sequence[Any] = ()) -> None:
+    def _reply(self, worker: str, message: wire.Data, frames: Sequence[Any] = (), stable: bool = False) -> None:
         logger.debug("%s < %s", worker, message)
-        self._data.send_multipart([worker.encode(), wire.encode(message), *frames])
+        sockets.send(self._data, [worker.encode(), wire.encode(message)], frames, stable)
 
     def _send_slices(self, instruction: sm.SendSlices) -> None:
         moved = {move.slice: move for move in self._moves[instruction.generation]}
@@ -334,6 +331,7 @@ def main() -> None:
         level=logging.DEBUG if settings.trace else logging.WARNING, format="%(name)s %(message)s", stream=sys.stderr
     )
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sockets.keep_freed_memory()
     try:
         Server(settings).run()
     except (JobError, m.ProtocolError, checkpoint.CheckpointError) as error:

@@ -136,6 +136,11 @@ class ServerMachine:
         self.validate = validate
         self._out: List[Instruction] = []
 
+    def waits_for(self, worker: str) -> bool:
+        """Whether every round to come needs this worker's push, by the membership now and by a plan under way."""
+        generations = [self.current.workers] + ([self.plan[0].workers] if self.plan else [])
+        return worker not in self.left and all(worker in workers for workers in generations)
+
     # ------------------------------------------------------------------------------------------------ events
 
     def define(self, ids: Sequence[int], asynchronous: bool) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import zmq
 
 from elastic_mx import messages as m
-from elastic_mx import wire
+from elastic_mx import sockets, wire
 from elastic_mx.arena import Arena, open_peer
 from elastic_mx.catalog import Catalog, Key
 from elastic_mx.data.job import Limits, Position, Retired, Share
@@ -128,6 +128,7 @@ class Worker:
         self._on_resize: List[Callable[[Dict[str, Any]], None]] = []
         for server, address in welcome.generation.servers.items():
             self._connect(server, address)
+        sockets.keep_freed_memory()
         self._thread = threading.Thread(target=self._run, name="elastic-mx", daemon=True)
         self._thread.start()
 
@@ -521,10 +522,7 @@ class Worker:
     def _connect(self, server: str, address: str) -> None:
         if server in self._channels:
             return
-        sock = self._context.socket(zmq.DEALER)
-        sock.identity = self.name.encode()
-        sock.linger = 1000
-        sock.sndhwm = sock.rcvhwm = 0
+        sock = sockets.data_socket(self._context, zmq.DEALER, self.name)
         sock.connect(address)
         channel = Channel(sock, Arena(f"{self.name}-{server}"))
         self._channels[server] = channel
@@ -812,4 +810,5 @@ class _Outbox:
             catalog, arena = self.worker.catalog, channel.arena.bytes
             frames = [arena[start:stop] for start, stop in wire.runs(slices, catalog.offset, catalog.size)]
         logger.debug("%s < %s", server, message)
-        channel.socket.send_multipart([wire.encode(message), *frames])
+        stable = not isinstance(message, wire.Init)
+        sockets.send(channel.socket, [wire.encode(message)], frames, stable)
