@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Dict, Optional, Tuple, Type
+from typing import Any, Dict, Optional, Sequence, Tuple, Type
 
 import click
 
 from scheduler.commands import FILE, one_line_errors
 from scheduler.costs import parse_cost
+from scheduler.learn.scenario import Mixture, Scenario
 from scheduler.traces.files import open_workload
 
 RIVALS = ("drf", "optimus", "greedy", "greedy-fit")
@@ -20,8 +21,18 @@ ROUNDS = {"dl2": (24, 60), "dl2x": (16, 60)}
 @click.option("--policy", type=click.Choice(sorted(ROUNDS)), default="dl2x", show_default=True)
 @click.option("--teacher", default="greedy-fit", show_default=True, help="The scheduler to imitate first.")
 @click.option("--out", type=FILE, required=True, help="The agent's file, written again at every validation.")
-@click.option("--workload", type=FILE, help="Cluster and job types.  [default: the shipped workload]")
-@click.option("--speeds", type=FILE, help="DL2's testbed measurements, instead of the workload's speeds.")
+@click.option(
+    "--workload",
+    "workloads",
+    type=FILE,
+    multiple=True,
+    help="Cluster and job types, or 'shipped'; given twice, it trains on both in turn.  [default: shipped]",
+)
+@click.option(
+    "--speeds",
+    type=FILE,
+    help="DL2's testbed measurements, instead of the workload's; not the shipped's among several.",
+)
 @click.option("--peaks", help="Most arrivals per slot of drawn traces, e.g. 1,2,3.  [default: as the workload says]")
 @click.option("--types", help="Train on these job types only, by name, separated by commas.")
 @click.option("--epoch-error", default=0.0, help="True epochs differ from the estimate by up to this fraction.")
@@ -41,7 +52,7 @@ def train_policy(
     policy: str,
     teacher: str,
     out: str,
-    workload: Optional[str],
+    workloads: Sequence[str],
     speeds: Optional[str],
     warmup: Optional[int],
     online: Optional[int],
@@ -59,25 +70,19 @@ def train_policy(
     """
     import torch
 
-    from scheduler.learn.scenario import Scenario
     from scheduler.learn.train import SESSIONS, Training
     from scheduler.policies import make
 
     torch.set_num_threads(threads)
     if every < 1 or validation < 1:
         raise ValueError(f"--every is {every} and --validation {validation}: both must be 1 or more")
-    opened = open_workload(workload, speeds)
-    scenario = Scenario(
-        workload=opened,
-        peaks=_peaks(options["peaks"]),
-        types=_types(options["types"], [kind.name for kind in opened.types]),
-        epoch_error=options["epoch_error"],
-        speed_error=options["speed_error"],
-        resize_cost=parse_cost(options["resize_cost"]),
-        seed=options["seed"],
-    )
+    scenario = _scenario(workloads or ("shipped",), speeds, options)
     session = SESSIONS[policy](scenario, make(teacher))
-    made = {"workload": opened.name, "teacher": teacher, "seed": options["seed"]}
+    made = {
+        "workload": ", ".join(part.workload.name for part in scenario.scenarios),
+        "teacher": teacher,
+        "seed": options["seed"],
+    }
     rounds = (
         ROUNDS[policy][0] if warmup is None else warmup,
         ROUNDS[policy][1] if online is None else online,
@@ -96,6 +101,26 @@ def train_policy(
     if final:
         training.save(final=True)
     click.echo(f"{out}: mean JCT {progress.best:.2f} on validation, {progress.cpu_seconds:.0f} CPU seconds")
+
+
+def _scenario(workloads: Sequence[str], speeds: Optional[str], options: Dict[str, Any]) -> Mixture:
+    parts = []
+    for path in workloads:
+        shipped = path == "shipped"
+        opened = (
+            open_workload(None, speeds if len(workloads) == 1 else None) if shipped else open_workload(path, speeds)
+        )
+        part = Scenario(
+            workload=opened,
+            peaks=_peaks(options["peaks"]),
+            types=_types(options["types"], [kind.name for kind in opened.types]),
+            epoch_error=options["epoch_error"],
+            speed_error=options["speed_error"],
+            resize_cost=parse_cost(options["resize_cost"]),
+            seed=options["seed"],
+        )
+        parts.append(part)
+    return Mixture(parts)
 
 
 def _peaks(text: Optional[str]) -> Tuple[int, ...]:

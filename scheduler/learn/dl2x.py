@@ -19,7 +19,7 @@ from scheduler.learn.moves import MoveBook
 from scheduler.learn.plan import Plan
 from scheduler.placement import Placer
 
-FEATURE_SET = "dl2x/1"
+FEATURE_SET = "dl2x/2"
 
 
 class Dl2xAgent:

@@ -1,44 +1,45 @@
 """Trains ``dl2x``: cross-entropy on a teacher's moves, then PPO with GAE over many simulated clusters.
 
-The reward of a job in a slot is the time it progressed at its best speed less the time that passed, in slots: summed
-over a job's life it is the bound without contention less its JCT. A resize costs progress, and so reward, by itself.
+What a cluster is rewarded for, and what a plan promises, is in ``player.py``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from dataclasses import dataclass
+from typing import Any, Dict, List, Tuple
 
 import numpy as np
 import torch
 
-from scheduler.core import Array, ClusterView, JobsView, Policy
+from scheduler.core import Array, Policy
 from scheduler.learn.dl2x import Dl2xAgent
 from scheduler.learn.encoder import features, pad
-from scheduler.learn.moves import FACTS, MOVES, MoveBook
-from scheduler.learn.plan import Plan, Record, lost_fraction
-from scheduler.simulator import Simulator, SlotResult
-
-NewSimulator = Callable[[np.random.Generator], Simulator]
+from scheduler.learn.moves import FACTS, MoveBook
+from scheduler.learn.plan import Plan, Record
+from scheduler.learn.player import Imagined, NewSimulator, Played, Player, set_targets
+from scheduler.learn.rows import Rows
 
 
 @dataclass(frozen=True)
 class PpoParams:
     """Attributes:
     warmup_rate, rate: Adam's step size in the two phases.
-    discount, trace: gamma and lambda of GAE, per slot.
+    discount, trace: gamma and lambda of GAE, per slot, by which the values of jobs are learnt.
+    ahead: discount of the value of where a plan leads, in what the plan promises; 0 judges it by its own slot alone.
     clip: PPO's bound on the change of a probability.
     epochs, batch: passes over what was played, slots per step.
     entropy: weight of the bonus.
     warm_traces, warm_updates: traces watched, and updates made, in a round of the warm-up.
     group: plans sampled in every slot; the mean of what they promise is their baseline, which is exact.
     clusters, slots: simulated clusters side by side, and slots played on each between updates.
+    stagger: the clusters begin up to so many slots into their first trace, so that an update sees all its stages.
     """
 
     warmup_rate: float = 1e-3
     rate: float = 1e-3
     discount: float = 0.9
     trace: float = 0.8
+    ahead: float = 0.0
     clip: float = 0.2
     epochs: int = 2
     batch: int = 128
@@ -47,94 +48,8 @@ class PpoParams:
     warm_updates: int = 40
     group: int = 4
     clusters: int = 16
-    slots: int = 32
-
-
-@dataclass
-class Played:
-    """One slot: what was seen, the plans that were drawn, and what came of the first, which was carried out.
-
-    ``promised`` is, by the estimated speeds, the reward of each plan's slot plus the discounted value of where it
-    leads; ``reward``, ``value`` (before the slot) and ``alive`` (after it) are by job.
-    """
-
-    seen: Array
-    records: List[Record]
-    promised: Array
-    reward: Array
-    value: Array
-    alive: Array
-    last: bool
-    target: Array = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
-
-
-class Rows:
-    """Records of several slots as tensors."""
-
-    def __init__(self, records: List[Record]) -> None:
-        records = [_standing(record) for record in records]
-        slots, rows = len(records), max(len(r.job) for r in records)
-        steps = max(max(len(r.row) for r in records), 1)
-        facts = np.zeros((slots, rows, MOVES, len(FACTS)), dtype=np.float32)
-        is_open, within = np.zeros((slots, rows, MOVES), dtype=bool), np.zeros((slots, rows, MOVES), dtype=bool)
-        job = np.zeros((slots, rows), dtype=np.int64)
-        stands = np.zeros((slots, steps, rows), dtype=bool)
-        chosen = np.zeros((3, slots, steps), dtype=np.int64)  # row, move, whether there was a decision
-        old = np.zeros((slots, steps), dtype=np.float32)
-        for k, r in enumerate(records):
-            n, d = len(r.job), len(r.row)
-            if not d:
-                continue
-            facts[k, :n], is_open[k, :n], within[k, :n] = np.stack(r.facts), np.stack(r.open), np.stack(r.within)
-            at = np.arange(d)[:, None]
-            stands[k, :d, :n] = (np.array(r.born)[None] <= at) & (at < np.array(r.gone)[None])
-            job[k, :n], chosen[0, k, :d], chosen[1, k, :d], chosen[2, k, :d] = r.job, r.row, r.move, 1
-            old[k, :d] = r.log_prob
-        self.facts, self.open, self.within = (torch.from_numpy(x) for x in (facts, is_open, within))
-        self.job, self.stands, self.old = (torch.from_numpy(x) for x in (job, stands, old))
-        self.row, self.move = torch.from_numpy(chosen[0]).clamp(min=0), torch.from_numpy(chosen[1])
-        self.void, self.mask = torch.from_numpy(chosen[0] < 0), torch.from_numpy(chosen[2] > 0)
-
-    def log_probs(self, theta: torch.Tensor, void: torch.Tensor) -> torch.Tensor:
-        """Of what was chosen: float32 [B, n, FACTS] and [B] → [B, steps]; where ``mask`` is false, nothing was."""
-        scores = self._scores(theta)
-        picked = scores.flatten(1).gather(1, self.row * MOVES + self.move)
-        return torch.where(self.void, void[:, None].expand_as(picked), picked) - self._total(scores, void)
-
-    def agreement(self, theta: torch.Tensor, void: torch.Tensor) -> torch.Tensor:
-        """Log-probability of any move within what the teacher gave; shapes as in ``log_probs``."""
-        scores = self._scores(theta)
-        return self._standing(scores.masked_fill(~self.within, -1e9)).logsumexp(dim=2) - self._total(scores, void)
-
-    def _scores(self, theta: torch.Tensor) -> torch.Tensor:
-        coefficients = theta.gather(1, self.job[..., None].expand(-1, -1, theta.shape[-1]))
-        return (self.facts @ coefficients[..., None])[..., 0].masked_fill(~self.open, -1e9)
-
-    def _standing(self, scores: torch.Tensor) -> torch.Tensor:
-        return scores.logsumexp(dim=2)[:, None].masked_fill(~self.stands, -1e9)
-
-    def _total(self, scores: torch.Tensor, void: torch.Tensor) -> torch.Tensor:
-        standing = self._standing(scores)
-        return torch.cat([standing, void[:, None, None].expand(-1, standing.shape[1], 1)], dim=2).logsumexp(dim=2)
-
-
-def _standing(record: Record) -> Record:
-    """The record without the rows that no decision looked at."""
-    keep = [k for k, (born, gone) in enumerate(zip(record.born, record.gone)) if born < gone]
-    if len(keep) == len(record.job):
-        return record
-    number = {old: new for new, old in enumerate(keep)}
-    return Record(
-        facts=[record.facts[k] for k in keep],
-        open=[record.open[k] for k in keep],
-        within=[record.within[k] for k in keep],
-        job=[record.job[k] for k in keep],
-        born=[record.born[k] for k in keep],
-        gone=[record.gone[k] for k in keep],
-        row=[number[row] if row >= 0 else -1 for row in record.row],
-        move=record.move,
-        log_prob=record.log_prob,
-    )
+    slots: int = 8
+    stagger: int = 120
 
 
 class WarmUp:
@@ -189,95 +104,6 @@ class WarmUp:
         return total / max(updates, 1)
 
 
-class Player:
-    """One simulated cluster that is played slot by slot."""
-
-    def __init__(self, new_simulator: NewSimulator, rng: np.random.Generator) -> None:
-        self._new, self._rng = new_simulator, rng
-        self.renew()
-
-    def renew(self) -> None:
-        self.simulator = self._new(self._rng)
-        self.book = MoveBook(self.simulator.estimated_rates)
-        self._skip()
-
-    def _skip(self) -> None:
-        """Lets slots without jobs pass."""
-        while not self.simulator.finished:
-            self.cluster, self.jobs = self.simulator.observe()
-            if len(self.jobs):
-                self.seen = features(self.cluster, self.jobs, self.book)
-                return
-            self.simulator.step(Plan(self.cluster, self.jobs, self.book, np.zeros((0, len(FACTS))), 0.0).best())
-
-    def draw(self, theta: Array, void: float, group: int) -> List[Imagined]:
-        """Draws plans for the slot, and imagines where each leads."""
-        first = Plan(self.cluster, self.jobs, self.book, theta, void)
-        drawn = []
-        for _ in range(group):
-            plan = first.fork()
-            record = plan.sample(self._rng)
-            drawn.append(imagine(self.cluster, self.jobs, self.book, plan, record))
-        return drawn
-
-    def play(self, drawn: List[Imagined], promised: Array, value: Array) -> Played:
-        """Carries out the first of the plans."""
-        seen, jobs = self.seen, self.jobs
-        result = self.simulator.step(drawn[0].plan.placer.allocation())
-        reward = rewards(jobs, self.book, result)
-        ended = self.simulator.finished
-        if not ended:
-            self._skip()
-        records = [imagined.record for imagined in drawn]
-        return Played(seen, records, promised, reward, value, ~result.finished, ended)
-
-    def mean_jct(self) -> float:
-        """Of the trace that has ended, slots."""
-        return float((self.simulator.end - self.simulator.trace.arrival).mean())
-
-
-def rewards(jobs: JobsView, book: MoveBook, result: SlotResult) -> Array:
-    """Per job: slots of progress at its best speed less slots that passed, float64 [n]; at most about 0."""
-    best = np.maximum(book.best[jobs.rate_index], 1e-300)
-    return result.epochs / best - result.spent
-
-
-@dataclass
-class Imagined:
-    """A plan, its reward by the estimated speeds, and the features of the jobs that it would leave, if any."""
-
-    plan: Plan
-    record: Record
-    reward: float
-    seen: Array
-
-
-def imagine(cluster: ClusterView, jobs: JobsView, book: MoveBook, plan: Plan, record: Record) -> Imagined:
-    """One slot of the plan if the estimated speeds were true and no job arrived."""
-    servers, workers = np.array(plan.placer.servers), np.array(plan.placer.workers)
-    rate, best = jobs.rate(servers, workers), np.maximum(book.best[jobs.rate_index], 1e-300)
-    resized = ((servers != jobs.servers) | (workers != jobs.workers)) & (jobs.workers > 0) & (workers > 0)
-    possible = rate * (1.0 - np.where(resized, lost_fraction(cluster, jobs), 0.0))
-    left = jobs.remaining
-    part = np.minimum(1.0, left / np.maximum(possible, 1e-300))
-    reward = float((part * (possible / best - 1.0)).sum())
-    stay = np.flatnonzero(possible < left)
-    after = replace(
-        jobs,
-        ids=jobs.ids[stay],
-        type_index=jobs.type_index[stay],
-        arrival=jobs.arrival[stay],
-        epochs=jobs.epochs[stay],
-        done=(jobs.done + possible)[stay],
-        servers=servers[stay],
-        workers=workers[stay],
-        service=(jobs.service + (rate > 0))[stay],
-        rate_index=jobs.rate_index[stay],
-        measured=rate[stay],
-    )
-    return Imagined(plan, record, reward, features(replace(cluster, slot=cluster.slot + 1), after, book))
-
-
 class Ppo:
     """The online phase (Schulman et al. 2017; generalised advantages, 2016).
 
@@ -292,6 +118,8 @@ class Ppo:
         self.agent, self.params, self.rng = agent, params, rng
         self.optimizer = torch.optim.Adam(agent.network.parameters(), lr=params.rate)
         self.players = [Player(new_simulator, rng) for _ in range(params.clusters)]
+        for player in self.players:
+            player.go_forward(agent, int(rng.integers(params.stagger + 1)))
         self.slots = 0
         self.traces = 0
 
@@ -337,7 +165,7 @@ class Ppo:
     def _promises(self, drawn: List[List[Imagined]]) -> Array:
         """Reward and discounted value of every plan, float64 [clusters, group]."""
         promised = np.array([[imagined.reward for imagined in group] for group in drawn])
-        if self.params.discount:
+        if self.params.ahead:
             at = [(k, g) for k, group in enumerate(drawn) for g, imagined in enumerate(group) if len(imagined.seen)]
             if at:
                 jobs, there = pad(tuple(drawn[k][g].seen for k, g in at))
@@ -345,7 +173,7 @@ class Ppo:
                     _, _, value = self.agent.network(jobs, there)
                 total = (value * there).sum(dim=1).numpy()
                 for (k, g), ahead in zip(at, total):
-                    promised[k, g] += self.params.discount * ahead
+                    promised[k, g] += self.params.ahead * ahead
         return promised
 
     def _learn(self, played: List[Played]) -> Dict[str, float]:
@@ -394,28 +222,3 @@ class Ppo:
     def restore(self, data: Dict[str, Any]) -> None:
         self.optimizer.load_state_dict(data["optimizer"])
         self.slots, self.traces = (int(x) for x in data["counters"])
-
-
-def set_targets(track: List[Played], after: Array, discount: float, trace: float) -> None:
-    """Value targets of one cluster's slots, in order, by generalised advantages (lambda returns).
-
-    A job's value is what it will lose from the slot on, the slot's own reward included. Its target is the value plus
-    the job's advantage. A job that arrives in the next slot counts from there on.
-
-    Args:
-        after: float64 [>= n], values of the jobs that follow the last slot.
-        discount, trace: gamma and lambda.
-    """
-    ahead: Optional[Array] = None  # advantages by job in the next slot
-    for t in range(len(track) - 1, -1, -1):
-        slot = track[t]
-        following, later = np.zeros(len(slot.value)), np.zeros(len(slot.value))
-        if not slot.last:
-            alive = np.flatnonzero(slot.alive)  # they come first in the next slot, in this order
-            values = track[t + 1].value if t + 1 < len(track) else after
-            following[alive] = values[: len(alive)]
-            if ahead is not None:
-                later[alive] = ahead[: len(alive)]
-        by_job = slot.reward + discount * following - slot.value + discount * trace * later
-        slot.target = (by_job + slot.value).astype(np.float32)
-        ahead = by_job

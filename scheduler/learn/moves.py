@@ -29,6 +29,7 @@ FACTS = (
     "as before",
     "resize cost",
     "slot left over",
+    "priority",
 )
 _TINY = 1e-9
 

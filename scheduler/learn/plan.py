@@ -147,6 +147,7 @@ class Plan:
         facts[:, 3] = 1.0 if s == 0 and w == 0 else 0.0
         total = np.maximum(cost + w * cost_w + s * cost_s, 1e-9)
         facts[:, 4] = np.log(np.maximum(speed, 1e-6) / total) / 3.0
+        facts[:, 8] = 1.0  # the same for all moves of a job: its coefficient sets the job before others
         slots = 1.0 / np.maximum(found.rate, 1e-300)
         return _Size(found.servers, found.workers, facts, slots, found.gain <= 1e-9)
 

@@ -1,4 +1,4 @@
-"""Where agents train and are validated: simulated clusters with traces drawn by a workload's rules. No learning here.
+"""Where agents train and are validated: simulated clusters with traces drawn by workloads' rules. No learning here.
 
 Training, validation and test traces come from separate streams of one seed, so no agent sees what it is judged on.
 """
@@ -6,7 +6,7 @@ Training, validation and test traces come from separate streams of one seed, so 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -19,8 +19,25 @@ from scheduler.workload import Workload
 TRAINING, VALIDATION, TEST = 1, 2, 3  # streams
 
 
+class Held:
+    """What can be asked of held-out clusters, wherever they come from."""
+
+    def held_out(self, count: int, stream: int = VALIDATION) -> List[Simulator]:
+        raise NotImplementedError
+
+    def mean_jct(self, policy: Policy, count: int, stream: int = VALIDATION) -> float:
+        """Of a policy over held-out traces, slots."""
+        return float(np.mean([run(policy, simulator).jct.mean() for simulator in self.held_out(count, stream)]))
+
+    def rivals(self, names: Tuple[str, ...], count: int) -> Dict[str, float]:
+        """Mean JCT of policies by name over the validation traces, slots."""
+        from scheduler.policies import make
+
+        return {name: self.mean_jct(make(name), count) for name in names}
+
+
 @dataclass(frozen=True)
-class Scenario:
+class Scenario(Held):
     """A workload and what may go wrong on it.
 
     Attributes:
@@ -64,16 +81,38 @@ class Scenario:
     def training_rng(self) -> np.random.Generator:
         return np.random.default_rng([self.seed, TRAINING])
 
-    def mean_jct(self, policy: Policy, count: int, stream: int = VALIDATION) -> float:
-        """Of a policy over held-out traces, slots."""
-        return float(np.mean([run(policy, simulator).jct.mean() for simulator in self.held_out(count, stream)]))
-
-    def rivals(self, names: Tuple[str, ...], count: int) -> Dict[str, float]:
-        """Mean JCT of policies by name over the validation traces, slots."""
-        from scheduler.policies import make
-
-        return {name: self.mean_jct(make(name), count) for name in names}
+    def type_names(self) -> List[str]:
+        return [kind.name for kind in self.workload.types]
 
     def _draw(self, rng: np.random.Generator, peak: Optional[int]) -> Simulator:
         trace = draw_trace(self.workload, rng, peak=peak, types=self.types, jobs=self.jobs)
         return Simulator(self.workload, trace, self.settings, seed=int(rng.integers(2**31)))
+
+
+class Mixture(Held):
+    """Several scenarios in place of one: each cluster is of one of them, drawn evenly; held-out ones take turns.
+
+    Args:
+        scenarios: at least one; all with the same seed.
+    """
+
+    def __init__(self, scenarios: Sequence[Scenario]) -> None:
+        self.scenarios = tuple(scenarios)
+        self.seed = self.scenarios[0].seed
+
+    def simulator(self, rng: np.random.Generator) -> Simulator:
+        """A fresh cluster with a trace of its own."""
+        return self.scenarios[int(rng.integers(len(self.scenarios)))].simulator(rng)
+
+    def held_out(self, count: int, stream: int = VALIDATION) -> List[Simulator]:
+        """The first so many clusters of a stream, the same at every call."""
+        kinds = len(self.scenarios)
+        parts = [part.held_out(-(-count // kinds), stream) for part in self.scenarios]
+        return [parts[k % kinds][k // kinds] for k in range(count)]
+
+    def training_rng(self) -> np.random.Generator:
+        return self.scenarios[0].training_rng()
+
+    def type_names(self) -> List[str]:
+        """Names of all job types, in order, each once."""
+        return list(dict.fromkeys(name for part in self.scenarios for name in part.type_names()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Protocol
+from typing import Any, Dict, Optional, Protocol, Union
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from scheduler.learn.dl2x_training import Ppo, PpoParams
 from scheduler.learn.dl2x_training import WarmUp as Dl2xWarmUp
 from scheduler.learn.params import Dl2Params
 from scheduler.learn.rollout import mean_jcts
-from scheduler.learn.scenario import Scenario
+from scheduler.learn.scenario import Mixture, Scenario
 
 WARM_UP, ONLINE = "warm-up", "online"
 Figures = Dict[str, float]
@@ -54,11 +54,10 @@ class Dl2Session:
 
     features = DL2_FEATURES
 
-    def __init__(self, scenario: Scenario, teacher: Policy, params: Optional[Dl2Params] = None) -> None:
+    def __init__(self, scenario: Union[Scenario, Mixture], teacher: Policy, params: Optional[Dl2Params] = None) -> None:
         self.scenario, self.teacher = scenario, teacher
         self.rng = scenario.training_rng()
-        types = [kind.name for kind in scenario.workload.types]
-        self._agent = Dl2Agent(params or Dl2Params.ours(), types, seed=scenario.seed)
+        self._agent = Dl2Agent(params or Dl2Params.ours(), scenario.type_names(), seed=scenario.seed)
         self._begin()
 
     def _begin(self) -> None:
@@ -107,7 +106,7 @@ class Dl2xSession:
 
     features = FEATURE_SET
 
-    def __init__(self, scenario: Scenario, teacher: Policy, params: Optional[PpoParams] = None) -> None:
+    def __init__(self, scenario: Union[Scenario, Mixture], teacher: Policy, params: Optional[PpoParams] = None) -> None:
         self.scenario, self.teacher, self.params = scenario, teacher, params or PpoParams()
         self.rng = scenario.training_rng()
         self._agent = Dl2xAgent(seed=scenario.seed)

@@ -30,7 +30,7 @@ def test_an_agent_comes_back_as_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"features": "dl2x/0"}, "reads feature set 'dl2x/0', this version computes 'dl2x/1'"),
+        ({"features": "dl2x/0"}, "reads feature set 'dl2x/0', this version computes 'dl2x/2'"),
         ({"policy": "other"}, "is for policy 'other', not 'dl2x'"),
         ({"format": 99}, "has format 99"),
         ({"network": {}}, "does not hold the weights it says"),

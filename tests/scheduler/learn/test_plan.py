@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from scheduler.core import JobType
 from scheduler.costs import LinearCost
 from scheduler.learn.dl2x import Dl2x, Dl2xAgent
-from scheduler.learn.dl2x_training import Rows
 from scheduler.learn.encoder import features, pad
 from scheduler.learn.moves import FACTS, MOVES, MoveBook
 from scheduler.learn.plan import Plan
+from scheduler.learn.rows import Rows
 from scheduler.policies import make
 from scheduler.simulator import Simulator, SimulatorSettings
 from scheduler.speeds import FittedSpeed

@@ -11,9 +11,10 @@ from scheduler.core import JobType
 from scheduler.learn import checkpoint
 from scheduler.learn.commands import train_policy
 from scheduler.learn.dl2x import Dl2xAgent
-from scheduler.learn.dl2x_training import Played, Player, PpoParams, set_targets
+from scheduler.learn.dl2x_training import PpoParams
 from scheduler.learn.moves import FACTS
-from scheduler.learn.scenario import TEST, VALIDATION, Scenario
+from scheduler.learn.player import Played, Player, set_targets
+from scheduler.learn.scenario import TEST, VALIDATION, Mixture, Scenario
 from scheduler.learn.train import Dl2xSession, Figures, Progress, Training
 from scheduler.policies import make
 from scheduler.speeds import FittedSpeed
@@ -140,3 +141,11 @@ def test_wrong_options_are_told_in_one_line(options: list, message: str, tmp_pat
     assert result.exit_code == 1
     assert message in result.output
     assert len(result.output.strip().splitlines()) == 1
+
+
+def test_a_mixture_takes_its_scenarios_in_turn() -> None:
+    parts = [scenario(), Scenario(scenario().workload, jobs=3)]
+    mixed = Mixture(parts)
+    assert [len(s.trace) for s in mixed.held_out(3)] == [5, 3, 5]
+    assert {len(mixed.simulator(np.random.default_rng(k)).trace) for k in range(8)} == {3, 5}
+    assert mixed.type_names() == ["a", "b"]
