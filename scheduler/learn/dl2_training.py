@@ -29,7 +29,8 @@ class WarmUp:
         agent: changed in place.
         teacher: the scheduler to imitate.
         new_simulator: draws a fresh simulated cluster with a trace.
-        keep: decisions kept for training; each slot of the teacher is kept with probability 1 / ``thin``.
+        keep: states kept for training; each slot of the teacher is kept with probability 1 / ``thin``.
+        decay: the step size shrinks by this factor at every ``learn``.
     """
 
     def __init__(
@@ -40,12 +41,13 @@ class WarmUp:
         rng: np.random.Generator,
         keep: int = 49152,
         thin: int = 4,
+        decay: float = 0.95,
     ) -> None:
         self.agent, self.teacher, self.new_simulator, self.rng = agent, teacher, new_simulator, rng
         self.optimizer = torch.optim.Adam(agent.policy.parameters(), lr=agent.params.warmup_rate)
         self._states: List[np.ndarray] = []
-        self._actions: List[np.ndarray] = []
-        self._keep, self._thin = keep, thin
+        self._targets: List[np.ndarray] = []
+        self._keep, self._thin, self._decay = keep, thin, decay
 
     def watch(self) -> int:
         """One trace under the teacher; the decisions kept so far."""
@@ -56,34 +58,36 @@ class WarmUp:
             allocation = self.teacher.allocate(cluster, jobs)
             if self.rng.integers(self._thin) == 0 and len(jobs):
                 rows = rows_of(cluster, jobs, self.agent.types)
-                self.add(*demonstrate(cluster, jobs, rows, allocation, params.jobs, params.pairs))
+                self.add(*demonstrate(cluster, jobs, rows, allocation, params.jobs, self.rng, params.pairs))
             simulator.step(allocation)
         return self.decisions
 
-    def add(self, states: np.ndarray, actions: np.ndarray) -> None:
-        """Takes in decisions, dropping the oldest beyond ``keep``."""
+    def add(self, states: np.ndarray, targets: np.ndarray) -> None:
+        """Takes in states with the targets of their actions, dropping the oldest beyond ``keep``."""
         self._states.append(states)
-        self._actions.append(actions)
-        while self.decisions - len(self._actions[0]) > self._keep:
+        self._targets.append(targets)
+        while self.decisions - len(self._targets[0]) > self._keep:
             self._states.pop(0)
-            self._actions.pop(0)
+            self._targets.pop(0)
 
     @property
     def decisions(self) -> int:
-        return sum(len(a) for a in self._actions)
+        return sum(len(t) for t in self._targets)
 
     def learn(self, updates: int) -> float:
         """That many updates with batches drawn uniformly; the mean cross-entropy, nats."""
-        states, actions = np.concatenate(self._states), np.concatenate(self._actions)
+        states, targets = np.concatenate(self._states), np.concatenate(self._targets)
         params, total = self.agent.params, 0.0
         for _ in range(updates):
-            at = self.rng.integers(len(actions), size=params.batch)
+            at = self.rng.integers(len(targets), size=params.batch)
             scores = self.agent.policy(torch.from_numpy(states[at]))
-            loss = functional.cross_entropy(scores, torch.from_numpy(actions[at]))
+            loss = functional.cross_entropy(scores, torch.from_numpy(targets[at]))
             self.optimizer.zero_grad()
             loss.backward()
             self.optimizer.step()
             total += float(loss.detach())
+        for group in self.optimizer.param_groups:
+            group["lr"] *= self._decay
         return total / max(updates, 1)
 
 

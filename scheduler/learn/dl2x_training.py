@@ -5,8 +5,9 @@ What a cluster is rewarded for, and what a plan promises, is in ``player.py``.
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from scheduler.learn.dl2x import Dl2xAgent
 from scheduler.learn.encoder import features, pad
 from scheduler.learn.moves import FACTS, MoveBook
 from scheduler.learn.plan import Plan, Record
-from scheduler.learn.player import Imagined, NewSimulator, Played, Player, set_targets
+from scheduler.learn.player import Imagined, NewSimulator, Played, Player, roll_out, set_targets
 from scheduler.learn.rows import Rows
 
 
@@ -26,6 +27,8 @@ class PpoParams:
     warmup_rate, rate: Adam's step size in the two phases.
     discount, trace: gamma and lambda of GAE, per slot, by which the values of jobs are learnt.
     ahead: discount of the value of where a plan leads, in what the plan promises; 0 judges it by its own slot alone.
+    own_slots: slots played, over all clusters, until plans are rolled out instead: a plan then promises what comes of
+        it if the teacher goes on from there to the end of the trace. Dearer by far, but it is the aim itself.
     clip: PPO's bound on the change of a probability.
     epochs, batch: passes over what was played, slots per step.
     entropy: weight of the bonus.
@@ -40,6 +43,7 @@ class PpoParams:
     discount: float = 0.9
     trace: float = 0.8
     ahead: float = 0.0
+    own_slots: int = 6144
     clip: float = 0.2
     epochs: int = 2
     batch: int = 128
@@ -110,12 +114,19 @@ class Ppo:
     Args:
         agent: changed in place.
         new_simulator: draws a fresh simulated cluster with a trace.
+        base: goes on from a plan that is rolled out; without one, none is.
     """
 
     def __init__(
-        self, agent: Dl2xAgent, new_simulator: NewSimulator, params: PpoParams, rng: np.random.Generator
+        self,
+        agent: Dl2xAgent,
+        new_simulator: NewSimulator,
+        params: PpoParams,
+        rng: np.random.Generator,
+        base: Optional[Policy] = None,
     ) -> None:
         self.agent, self.params, self.rng = agent, params, rng
+        self._bases = [deepcopy(base) for _ in range(params.clusters)]  # each remembers its own cluster's moves
         self.optimizer = torch.optim.Adam(agent.network.parameters(), lr=params.rate)
         self.players = [Player(new_simulator, rng) for _ in range(params.clusters)]
         for player in self.players:
@@ -163,7 +174,9 @@ class Ppo:
         return theta.numpy().astype(np.float64), void.numpy(), value.numpy().astype(np.float64)
 
     def _promises(self, drawn: List[List[Imagined]]) -> Array:
-        """Reward and discounted value of every plan, float64 [clusters, group]."""
+        """What comes of every plan, float64 [clusters, group]: by rolling it out, or reward and discounted value."""
+        if self.slots >= self.params.own_slots and self._bases[0] is not None:
+            return np.array([self._rolled_out(k, group) for k, group in enumerate(drawn)])
         promised = np.array([[imagined.reward for imagined in group] for group in drawn])
         if self.params.ahead:
             at = [(k, g) for k, group in enumerate(drawn) for g, imagined in enumerate(group) if len(imagined.seen)]
@@ -176,10 +189,15 @@ class Ppo:
                     promised[k, g] += self.params.ahead * ahead
         return promised
 
+    def _rolled_out(self, k: int, group: List[Imagined]) -> List[float]:
+        simulator, base = self.players[k].simulator, self._bases[k]
+        assert base is not None
+        return [roll_out(simulator, imagined.plan.placer.allocation(), base) for imagined in group]
+
     def _learn(self, played: List[Played]) -> Dict[str, float]:
         params = self.params
         gains = np.stack([slot.promised - slot.promised.mean() for slot in played])  # [slots, group]
-        gains /= gains.std() + 1e-6
+        gains = np.clip(gains / (gains.std() + 1e-6), -3.0, 3.0)
         drawn = [(slot, record, gains[k, g]) for k, slot in enumerate(played) for g, record in enumerate(slot.records)]
         seen: Dict[str, List[float]] = {}
         for _ in range(params.epochs):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heapreplace
 from typing import Dict, List, Optional, Tuple
 
 import numpy as np
@@ -47,14 +47,16 @@ class Record:
 class _Size:
     """A size that a job may have in this slot: its moves, and what all jobs of the type at this size have in common.
 
-    ``slots`` is how long an epoch takes after each move, ``closed`` which moves are useless or pass a limit.
+    ``slots`` is how long an epoch takes after each move, ``least_slots`` after the best; ``bar`` is ``_BAR`` for moves
+    that are useless or pass a limit, else 0.
     """
 
     servers: Array
     workers: Array
     facts: Array
     slots: Array
-    closed: Array
+    least_slots: float
+    bar: Array
 
 
 class Plan:
@@ -73,7 +75,7 @@ class Plan:
         n = len(jobs)
         prices = Prices(cluster, jobs, book)
         self._cost_w, self._cost_s = prices.worker * n, prices.server * n  # 1 is a fair share
-        self._remaining = jobs.remaining
+        self._remaining = jobs.remaining.tolist()
         self._best = np.maximum(book.best[jobs.rate_index], 1e-300)
         running = (jobs.servers > 0) & (jobs.workers > 0)
         self._lost = np.where(running, lost_fraction(cluster, jobs), 0.0).tolist()
@@ -82,7 +84,8 @@ class Plan:
         self._shares = (prices.worker_share, prices.server_share)
         self._totals = cluster.totals
         self._kinds = jobs.type_index.tolist()
-        self._known: Dict[Tuple[int, int, int, int], _Size] = {}
+        alike: Dict[Tuple[int, int], Dict[Tuple[int, int], _Size]] = {}  # by what jobs have in common
+        self._known = [alike.setdefault(key, {}) for key in zip(self._rows, self._kinds)]
         self.facts: List[Array] = []
         self.scores: List[Array] = []
         self.steps: List[Tuple[Array, Array]] = []  # servers, workers of each move, per job
@@ -104,14 +107,12 @@ class Plan:
     def _look(self, i: int) -> Tuple[Array, Array, Tuple[Array, Array]]:
         """Facts float64 [MOVES, FACTS], scores [MOVES] (``_BAR`` where closed) and sizes of job i's moves."""
         s, w = self.placer.servers[i], self.placer.workers[i]
-        key = (self._rows[i], self._kinds[i], s, w)
-        size = self._known.get(key)
+        known = self._known[i]
+        size = known.get((s, w))
         if size is None:
-            size = self._known[key] = self._describe(i, self.book.moves(self._rows[i], s, w), s, w)
-        lost = self._lost[i]
-        if not lost:
-            facts = size.facts.copy()
-        else:  # it matters what size the job had
+            size = known[s, w] = self._describe(i, self.book.moves(self._rows[i], s, w), s, w)
+        facts, lost = size.facts, self._lost[i]
+        if lost:  # it matters what size the job had
             was_s, was_w = self._before[i]
             if was_s >= s and was_w >= w and was_s + was_w > s + w:
                 size = self._with_return(i, s, w, was_s - s, was_w - w)
@@ -119,9 +120,10 @@ class Plan:
             same = (size.servers == was_s - s) & (size.workers == was_w - w)
             facts[:, 5] = same
             facts[:, 6] = np.where(same, 0.0, lost)
-        facts[:, 7] = np.maximum(0.0, 1.0 - self._remaining[i] * size.slots)
-        scores = facts @ self.theta[i]
-        scores[size.closed] = _BAR
+        if self._remaining[i] * size.least_slots < 1.0:  # some move lets it finish within the slot
+            facts = facts.copy()
+            facts[:, 7] = np.maximum(0.0, 1.0 - self._remaining[i] * size.slots)
+        scores = facts @ self.theta[i] + size.bar
         return facts, scores, (size.servers, size.workers)
 
     def _with_return(self, i: int, s: int, w: int, servers: int, workers: int) -> _Size:
@@ -149,7 +151,8 @@ class Plan:
         facts[:, 4] = np.log(np.maximum(speed, 1e-6) / total) / 3.0
         facts[:, 8] = 1.0  # the same for all moves of a job: its coefficient sets the job before others
         slots = 1.0 / np.maximum(found.rate, 1e-300)
-        return _Size(found.servers, found.workers, facts, slots, found.gain <= 1e-9)
+        bar = np.where(found.gain <= 1e-9, _BAR, 0.0)
+        return _Size(found.servers, found.workers, facts, slots, float(slots.min()), bar)
 
     def _renew(self, i: int) -> None:
         self.facts[i], self.scores[i], self.steps[i] = self._look(i)
@@ -157,8 +160,11 @@ class Plan:
     def _try(self, i: int, move: int) -> bool:
         """Makes a move if it fits; otherwise closes it, and with it every move that asks for no less."""
         servers, workers = self.steps[i]
-        ds, dw = int(servers[move]), int(workers[move])
-        if self.placer.add(i, ds, dw):
+        ds, dw = servers.item(move), workers.item(move)
+        if ds + dw == 1:
+            if self.placer.add_worker(i) if dw else self.placer.add_server(i):
+                return True
+        elif self.placer.add(i, ds, dw):
             return True
         scores = self.scores[i].copy()
         scores[(servers >= ds) & (workers >= dw)] = _BAR
@@ -173,15 +179,19 @@ class Plan:
 
     def best(self) -> Allocation:
         """Always the move with the highest score, until the void's is higher."""
-        queue = [(-float(score.max()), i) for i, score in enumerate(self.scores)]
+        queue = []
+        for i, scores in enumerate(self.scores):
+            move = int(scores.argmax())
+            queue.append((-scores.item(move), i, move))
         heapify(queue)
-        while queue:
-            score, i = heappop(queue)
-            if -score <= max(self.void, _BAR / 2):
-                break
-            if self._try(i, int(self.scores[i].argmax())):
+        least = max(self.void, _BAR / 2)
+        while queue and -queue[0][0] > least:
+            _, i, move = queue[0]
+            if self._try(i, move):
                 self._renew(i)
-            heappush(queue, (-float(self.scores[i].max()), i))
+            scores = self.scores[i]
+            move = int(scores.argmax())
+            heapreplace(queue, (-scores.item(move), i, move))
         return self.placer.allocation()
 
     def sample(self, rng: np.random.Generator) -> Record:

@@ -6,12 +6,13 @@ over a job's life it is the bound without contention less its JCT. A resize cost
 
 from __future__ import annotations
 
+from copy import copy, deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Callable, List, Optional
 
 import numpy as np
 
-from scheduler.core import Array, ClusterView, JobsView
+from scheduler.core import Allocation, Array, ClusterView, JobsView, Policy
 from scheduler.learn.dl2x import Dl2xAgent
 from scheduler.learn.encoder import features
 from scheduler.learn.moves import FACTS, MoveBook
@@ -132,6 +133,27 @@ def imagine(cluster: ClusterView, jobs: JobsView, book: MoveBook, plan: Plan, re
         measured=rate[stay],
     )
     return Imagined(plan, record, reward, features(replace(cluster, slot=cluster.slot + 1), after, book))
+
+
+def fork(simulator: Simulator) -> Simulator:
+    """The same cluster at the same moment, to be played on by itself. The noise of slots, if any, goes on alike."""
+    other = copy(simulator)
+    for name in ("done", "servers", "workers", "service", "measured", "end", "_up_again"):
+        setattr(other, name, getattr(simulator, name).copy())
+    other._rng, other._speed_rng, other._failure_rng = deepcopy(
+        (simulator._rng, simulator._speed_rng, simulator._failure_rng)
+    )
+    other.used_history, other.history = [], []
+    return other
+
+
+def roll_out(simulator: Simulator, allocation: Allocation, base: Policy) -> float:
+    """Minus the sum of all jobs' JCTs, in slots, if this slot goes by ``allocation`` and all later ones by ``base``."""
+    ahead = fork(simulator)
+    ahead.step(allocation)
+    while not ahead.finished:
+        ahead.step(base.allocate(*ahead.observe()))
+    return -float((ahead.end - ahead.trace.arrival).sum())
 
 
 def set_targets(track: List[Played], after: Array, discount: float, trace: float) -> None:

@@ -124,7 +124,7 @@ class Dl2xSession:
 
     def online_round(self) -> Figures:
         if self._ppo is None:
-            self._ppo = Ppo(self._agent, self.scenario.simulator, self.params, self.rng)
+            self._ppo = Ppo(self._agent, self.scenario.simulator, self.params, self.rng, self.teacher)
             if self._ppo_state:
                 self._ppo.restore(self._ppo_state)
         return self._ppo.iterate()

@@ -6,17 +6,19 @@ workers and its servers; an action adds a worker, a server or one of each to one
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, Optional, Tuple
 
 import numpy as np
 
-from scheduler.core import SERVER, WORKER, Allocation, Array, ClusterView, JobsView
+from scheduler.core import Allocation, Array, ClusterView, JobsView
 from scheduler.placement import Placer
 
 ADD_WORKER, ADD_SERVER, ADD_BOTH = 0, 1, 2
 ACTIONS = 3
 AGE, LEFT, SHARE, WORKERS, SERVERS = 0, 1, 2, 3, 4  # after the one-hot type
 _NUMBERS = 5
+TASKS = 4.0  # tasks that make 1 in a state: one more or less must tell
+_ENOUGH = 0.5  # tasks whose lack is as good as the void
 
 
 def state_size(jobs: int, types: int) -> int:
@@ -27,7 +29,7 @@ def state_size(jobs: int, types: int) -> int:
 def rows_of(cluster: ClusterView, jobs: JobsView, types: Dict[str, int]) -> Array:
     """The states of all jobs before anything is handed out, float32 [n, len(types) + 5].
 
-    Slots count in hundreds, remaining epochs as a fraction of the job's total, tasks as a fraction of the limit: the
+    Slots count in hundreds, remaining epochs as a fraction of the job's total, tasks in fours, shares in tenths: the
     paper gives no scaling. A type that was not there in training has an all-zero type.
     """
     rows = np.zeros((len(jobs), len(types) + _NUMBERS), dtype=np.float32)
@@ -117,9 +119,8 @@ class Window:
 
         Workers without servers get a server, servers without workers a worker, and a lopsided job one of the fewer.
         """
-        scale_w, scale_s = self.placer.max_workers, self.placer.max_servers
-        workers = self.state[: self.count, self._numbers + WORKERS] * scale_w
-        servers = self.state[: self.count, self._numbers + SERVERS] * scale_s
+        workers = self.state[: self.count, self._numbers + WORKERS] * TASKS
+        servers = self.state[: self.count, self._numbers + SERVERS] * TASKS
         few_servers = (workers > 0) & (workers > ratio * servers)
         few_workers = (servers > 0) & (servers > ratio * workers)
         for k in np.flatnonzero(few_servers | few_workers).tolist():
@@ -131,78 +132,76 @@ class Window:
     def _refresh(self, k: int) -> None:
         i, placer = self.first + k, self.placer
         row = self.state[k]
-        row[self._numbers + SHARE] = placer.dominant_share(i)
-        row[self._numbers + WORKERS] = placer.workers[i] / placer.max_workers
-        row[self._numbers + SERVERS] = placer.servers[i] / placer.max_servers
+        row[self._numbers + SHARE] = 10.0 * placer.dominant_share(i)
+        row[self._numbers + WORKERS] = placer.workers[i] / TASKS
+        row[self._numbers + SERVERS] = placer.servers[i] / TASKS
         if placer.workers[i] >= placer.max_workers:
             self.allowed[ACTIONS * k + ADD_WORKER] = self.allowed[ACTIONS * k + ADD_BOTH] = False
         if placer.servers[i] >= placer.max_servers:
             self.allowed[ACTIONS * k + ADD_SERVER] = self.allowed[ACTIONS * k + ADD_BOTH] = False
 
 
-def steps_of(allocation: Allocation, pairs: bool = False) -> List[Tuple[int, int]]:
-    """Another scheduler's allocation as a sequence of (job, action): job after job, pairs first, then what is left.
-
-    A record tells how many tasks a job got, not in which order. This order is the one that is learnt most easily: the
-    job that is being filled is the last that has any, and all there is to learn is when it has enough. With ``pairs``
-    the first pair of each job is left out.
-    """
-    steps: List[Tuple[int, int]] = []
-    for job, (servers, workers) in enumerate(zip(allocation.servers.tolist(), allocation.workers.tolist())):
-        both = min(servers, workers)
-        steps += [(job, ADD_BOTH)] * (both - 1 if pairs else both)
-        steps += [(job, ADD_SERVER)] * (servers - both) + [(job, ADD_WORKER)] * (workers - both)
-    return steps
-
-
 def demonstrate(
-    cluster: ClusterView, jobs: JobsView, rows: Array, allocation: Allocation, size: int, pairs: bool = False
+    cluster: ClusterView,
+    jobs: JobsView,
+    rows: Array,
+    allocation: Allocation,
+    size: int,
+    rng: np.random.Generator,
+    pairs: bool = False,
+    count: int = 8,
 ) -> Tuple[Array, Array]:
-    """What a teacher's allocation of one slot teaches: states float32 [k, J (L + 5)] and actions int64 [k].
+    """What a teacher's allocation of one slot teaches: states float32 [k, J (L + 5)], targets float32 [k, 3J + 1].
 
-    Each window of J jobs ends with the void action.
+    A record tells how many tasks a job got, not in which order. We take the order in which what lacks most comes
+    first: what a job lacks is linear in its own row once it is known what it will get, a task too many is made up for
+    later on, and when the cluster is full no job is far from what the teacher gave it. So states are drawn in which
+    every job lacks some tasks or has some too many, and an action's target is the softmax of the tasks that lack.
+
+    Args:
+        size: J; each window of J jobs gives ``count`` states.
+        pairs: every job that got any begins with a pair.
     """
-    states: List[Array] = []
-    actions: List[int] = []
-    steps = steps_of(allocation, pairs)
+    worker, server = jobs.demands()
+    totals = np.where(cluster.totals > 0, cluster.totals, np.inf)
+    states, targets = [], []
     for first in range(0, len(jobs), size):
-        window = _Replay(cluster, jobs, rows, first, size)
-        for job in range(first, min(first + size, len(jobs))):
-            if pairs and allocation.servers[job] and allocation.workers[job]:
-                window.add(job - first, ADD_BOTH)
-        for job, what in steps:
-            if first <= job < first + size:
-                states.append(window.state.reshape(-1).copy())
-                actions.append(ACTIONS * (job - first) + what)
-                window.add(job - first, what)
-        states.append(window.state.reshape(-1).copy())
-        actions.append(ACTIONS * size)
+        part = slice(first, first + size)
+        want = np.stack([allocation.workers[part], allocation.servers[part]])  # [2, c]
+        least = np.where(pairs & (want.min(axis=0) > 0), 1, 0)
+        lack = rng.random((count, 1, 1)) * rng.uniform(-0.4, 1.0, (count, 2, want.shape[1]))
+        have = np.rint(want * (1.0 - lack)) + rng.integers(0, 4, lack.shape) * (rng.random(lack.shape) < 0.15)
+        have = np.maximum(have, least).astype(np.int64)
+        have = np.minimum(have, np.array([cluster.max_workers, cluster.max_servers])[:, None])
+        shares = have[:, 0, :, None] * (worker[part] / totals) + have[:, 1, :, None] * (server[part] / totals)
+        state = np.zeros((count, size, rows.shape[1]), dtype=np.float32)
+        state[:, : want.shape[1]] = rows[part]
+        numbers = rows.shape[1] - _NUMBERS
+        state[:, : want.shape[1], numbers + SHARE] = 10.0 * shares.max(axis=2, initial=0.0)
+        state[:, : want.shape[1], numbers + WORKERS] = have[:, 0] / TASKS
+        state[:, : want.shape[1], numbers + SERVERS] = have[:, 1] / TASKS
+        states.append(state.reshape(count, -1))
+        targets.append(targets_of(want, have, size))
     if not states:
-        return np.zeros((0, size * rows.shape[1]), dtype=np.float32), np.zeros(0, dtype=np.int64)
-    return np.stack(states), np.array(actions, dtype=np.int64)
+        return np.zeros((0, size * rows.shape[1]), dtype=np.float32), np.zeros((0, ACTIONS * size + 1), np.float32)
+    return np.concatenate(states), np.concatenate(targets)
 
 
-class _Replay:
-    """A window in which tasks are counted but not placed: the teacher has placed them."""
+def targets_of(want: Array, have: Array, size: int) -> Array:
+    """Targets of the actions, float32 [k, 3J + 1], from workers and servers wanted [2, c] and had [k, 2, c].
 
-    def __init__(self, cluster: ClusterView, jobs: JobsView, rows: Array, first: int, size: int) -> None:
-        part = rows[first : first + size]
-        self.state = np.zeros((size, rows.shape[1]), dtype=np.float32)
-        self.state[: len(part)] = part
-        self._numbers = rows.shape[1] - _NUMBERS
-        self._scale = (cluster.max_workers, cluster.max_servers)
-        worker, server = jobs.demands()
-        totals = np.where(cluster.totals > 0, cluster.totals, np.inf)
-        self._worker, self._server = (worker / totals)[first:], (server / totals)[first:]
-        self._counts = np.zeros((size, 2), dtype=np.int64)
-
-    def add(self, k: int, what: int) -> None:
-        if what != ADD_SERVER:
-            self._counts[k, WORKER] += 1
-        if what != ADD_WORKER:
-            self._counts[k, SERVER] += 1
-        workers, servers = self._counts[k, WORKER], self._counts[k, SERVER]
-        row = self.state[k]
-        row[self._numbers + WORKERS] = workers / self._scale[0]
-        row[self._numbers + SERVERS] = servers / self._scale[1]
-        row[self._numbers + SHARE] = (workers * self._worker[k] + servers * self._server[k]).max(initial=0.0)
+    Scores are linear in what lacks, and the best one of a job is always right: both where both lack, else the one
+    that lacks. A worker counts twice, since most jobs have few of them. A job without a pair gets one first.
+    """
+    lack, count = (want - have).astype(np.float32), want.shape[1]
+    workers, servers = lack[:, 0], lack[:, 1]
+    paired = have.min(axis=1) > 0
+    scores = np.full((len(have), size, ACTIONS), -np.inf, dtype=np.float32)
+    scores[:, :count, ADD_SERVER] = np.where(paired, servers, -np.inf)
+    scores[:, :count, ADD_WORKER] = np.where(paired, 2.0 * workers - 1.0, -np.inf)
+    both = np.where(want.min(axis=0) > 0, servers + 2.0 * workers, -np.inf)
+    scores[:, :count, ADD_BOTH] = np.where(paired, both - 1.5, both)
+    targets = np.concatenate([scores.reshape(len(have), -1), np.full((len(have), 1), _ENOUGH)], axis=1)
+    targets = np.exp(targets - targets.max(axis=1, keepdims=True))
+    normal: Array = (targets / targets.sum(axis=1, keepdims=True)).astype(np.float32)
+    return normal

@@ -13,9 +13,10 @@ from scheduler.learn.commands import train_policy
 from scheduler.learn.dl2x import Dl2xAgent
 from scheduler.learn.dl2x_training import PpoParams
 from scheduler.learn.moves import FACTS
-from scheduler.learn.player import Played, Player, set_targets
+from scheduler.learn.player import Played, Player, roll_out, set_targets
 from scheduler.learn.scenario import TEST, VALIDATION, Mixture, Scenario
 from scheduler.learn.train import Dl2xSession, Figures, Progress, Training
+from scheduler.placement import Placer
 from scheduler.policies import make
 from scheduler.speeds import FittedSpeed
 from scheduler.workload import Arrivals, Workload
@@ -72,6 +73,19 @@ def test_rewards_of_a_job_add_up_to_the_bound_less_its_jct() -> None:
     assert total == pytest.approx((bound - jct + waited).sum(), rel=1e-6)
 
 
+def test_rolling_out_a_policys_own_plan_gives_its_own_jcts_and_leaves_the_cluster_as_it_was() -> None:
+    simulator, policy = scenario().held_out(1)[0], make("greedy-fit")
+    while len(simulator.observe()[1]) < 2:
+        simulator.step(policy.allocate(*simulator.observe()))
+    done, slot = simulator.done.copy(), simulator.slot
+    promised = roll_out(simulator, policy.allocate(*simulator.observe()), make("greedy-fit"))
+    np.testing.assert_array_equal(simulator.done, done)
+    assert simulator.slot == slot
+    assert promised == pytest.approx(-len(done) * scenario().mean_jct(policy, 1))
+    nothing = Placer(*simulator.observe()).allocation()
+    assert roll_out(simulator, nothing, make("greedy-fit")) < promised
+
+
 def test_value_targets_are_lambda_returns_of_the_jobs_that_were_there() -> None:
     def played(reward: list, value: list, alive: list) -> Played:
         return Played(
@@ -93,7 +107,7 @@ def test_value_targets_are_lambda_returns_of_the_jobs_that_were_there() -> None:
 
 def test_a_run_that_is_cut_off_goes_on_where_it_was(tmp_path: Path) -> None:
     out = str(tmp_path / "agent.pt")
-    params = PpoParams(clusters=2, slots=6, batch=8, warm_traces=1, warm_updates=2)
+    params = PpoParams(clusters=2, slots=6, batch=8, warm_traces=1, warm_updates=2, own_slots=5)
     training = Training(Dl2xSession(scenario(), make("drf"), params), out, warm=3, online=1, every=1, validation=1)
     with pytest.raises(KeyboardInterrupt):
         training.run(Silent(stop_after=2))

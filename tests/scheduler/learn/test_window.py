@@ -11,11 +11,12 @@ from scheduler.learn.window import (
     ADD_BOTH,
     ADD_SERVER,
     ADD_WORKER,
+    TASKS,
     Window,
     demonstrate,
     rows_of,
     state_size,
-    steps_of,
+    targets_of,
 )
 from scheduler.placement import Placer
 from scheduler.policies import make
@@ -51,7 +52,7 @@ def test_a_state_is_type_age_remaining_share_workers_servers(simulator: Simulato
     assert window.vector.shape == (state_size(4, 2),)
     assert window.act(ACTIONS * 1 + ADD_BOTH)
     share = max((4 + 2) / 16, 4 / 16)
-    np.testing.assert_allclose(window.state[1], [0, 1, 0, 1, share, 1 / 4, 1 / 4], rtol=1e-6)
+    np.testing.assert_allclose(window.state[1], [0, 1, 0, 1, 10 * share, 1 / TASKS, 1 / TASKS], rtol=1e-6)
     np.testing.assert_allclose(window.state[3], 0)  # there is no fourth job
 
 
@@ -94,18 +95,36 @@ def test_exploration_mends_the_first_poor_job(simulator: Simulator) -> None:
     assert window.poor(2.9) == ADD_SERVER  # three workers to one server
 
 
-def test_a_teacher_is_replayed_action_by_action_in_windows_that_end_with_the_void(simulator: Simulator) -> None:
+@pytest.mark.parametrize("start", [0, 1])
+def test_the_likeliest_actions_lead_to_what_the_teacher_gave_and_end_with_the_void(start: int) -> None:
+    want = np.array([[1, 5, 3, 0], [1, 2, 20, 0]])  # workers and servers of four jobs
+    have = np.minimum(want, start)
+    for _ in range(60):
+        action = int(targets_of(want, have[None], size=5)[0].argmax())
+        if action == ACTIONS * 5:
+            break
+        job, what = divmod(action, ACTIONS)
+        have[:, job] += {ADD_WORKER: (1, 0), ADD_SERVER: (0, 1), ADD_BOTH: (1, 1)}[what]
+    np.testing.assert_array_equal(have, want)
+
+
+def test_a_teacher_teaches_states_of_each_window_in_which_tasks_lack(simulator: Simulator) -> None:
     cluster, jobs = simulator.observe()
     allocation = make("optimus").allocate(cluster, jobs)
-    steps = steps_of(allocation)
-    assert [job for job, _ in steps] == sorted(job for job, _ in steps)
-    states, actions = demonstrate(cluster, jobs, rows_of(cluster, jobs, TYPES), allocation, 2)
-    assert len(actions) == len(steps) + 2  # two windows, each with a void
-    assert (actions == ACTIONS * 2).sum() == 2
-    assert states.shape == (len(actions), state_size(2, 2))
-    live = Window(Placer(cluster, jobs), rows_of(cluster, jobs, TYPES), 0, 2, True)
-    for state, action in zip(states, actions):
-        if live.done:
-            break
-        np.testing.assert_allclose(state, live.vector, rtol=1e-6)
-        live.act(int(action))
+    rng = np.random.default_rng(0)
+    states, targets = demonstrate(cluster, jobs, rows_of(cluster, jobs, TYPES), allocation, 2, rng, count=50)
+    assert states.shape == (2 * 50, state_size(2, 2))  # two windows
+    assert targets.shape == (2 * 50, 3 * 2 + 1)
+    np.testing.assert_allclose(targets.sum(axis=1), 1.0, rtol=1e-5)
+    assert not states[50:].reshape(50, 2, -1)[:, 1].any()  # the second window has one job
+    rows = states[:50].reshape(50, 2, -1)
+    lone = np.flatnonzero((rows[:, :, -1] * TASKS <= 1).all(axis=1) & (rows[:, :, -2] * TASKS <= 1).all(axis=1))
+    for k in lone:  # what a window shows of the same tasks is the same
+        same = Window(Placer(cluster, jobs), rows_of(cluster, jobs, TYPES), 0, 2, True)
+        for job in range(2):
+            if rows[k, job, -2] > 0:
+                same.act(ACTIONS * job + ADD_WORKER)
+            if rows[k, job, -1] > 0:
+                same.act(ACTIONS * job + ADD_SERVER)
+        np.testing.assert_allclose(rows[k].reshape(-1), same.vector, rtol=1e-6)
+    assert len(lone)
