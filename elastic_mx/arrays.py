@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 from dataclasses import dataclass
 from typing import Any, Iterable, Sequence, Tuple, Union
 
@@ -46,6 +47,7 @@ _TYPES = {
     (2, 64): np.dtype("f8"),
 }
 _CODES = {dtype: code for code, dtype in _TYPES.items()}
+_MXNET_TYPES = dict(enumerate(map(np.dtype, ("f4", "f8", "f2", "u1", "i4", "i1", "i8", "?"))))
 _CPU_DEVICES = (1, 3)  # memory of the host, pinned or not
 _BFLOAT16 = 12
 
@@ -89,6 +91,34 @@ def view(array: mx.nd.NDArray) -> np.ndarray:
     if not address:
         raise ValueError(f"an array of shape {shape} has no memory yet; wait for the operation that writes it")
     return _numpy(address, shape, dtype, array)
+
+
+def flat_view(array: mx.nd.NDArray, count: int, dtype: np.dtype, writable: bool = False) -> np.ndarray:
+    """As `view` or `writable_view`, but flat, and five times as fast where all is plain.
+
+    The view does not keep the array alive.
+
+    Args:
+        count, dtype: what the array should have.
+
+    Raises:
+        ValueError: it has another number of elements or dtype.
+    """
+    own = _WORDS.from_address(array.handle.value)
+    chunk = own[0]
+    if chunk and count and type(array) in (mx.nd.NDArray, _Borrowed):
+        storage, offset = _WORDS.from_address(chunk), check_layout().variable
+        plain = offset != _VARIABLE_AFTER_ONEDNN or not storage[(offset - 16) // 8]
+        axes = own[_AXES] & 0xFFFFFFFF
+        known = axes <= 4 and math.prod(own[_AXES + 1 : _AXES + 1 + axes]) == count
+        known = known and _MXNET_TYPES.get(own[_DTYPE] & 0xFFFFFFFF) == dtype
+        if known and plain and storage[0] and storage[2] & 0xFFFFFFFF in _CPU_DEVICES:
+            memory = ctypes.c_char * (count * dtype.itemsize)
+            return np.frombuffer(memory.from_address(storage[0] + own[_BYTE_OFFSET]), dtype)
+    found = (writable_view if writable else view)(array).reshape(-1)
+    if found.dtype != dtype or found.size != count:
+        raise ValueError(f"an array of {found.size} {found.dtype} is used with a key of {count} {dtype}")
+    return found
 
 
 def _numpy(address: int, shape: Tuple[int, ...], dtype: np.dtype, owner: Any) -> np.ndarray:
@@ -213,6 +243,9 @@ def row_sparse_buffer(
 # The engine's variable follows, and, further on, the shapes of the auxiliary arrays.
 
 _AUX_HANDLES = 32
+# In words of 8 bytes, after the pointer to the chunk: the number of axes, then up to four of them; then these.
+_AXES, _BYTE_OFFSET, _DTYPE = 2, 8, 9
+_WORDS = ctypes.c_uint64 * 10
 _VARIABLE_AFTER_ONEDNN = 72
 _VARIABLE_WITHOUT_ONEDNN = 56
 
@@ -235,8 +268,8 @@ def _chunk(array: Any) -> int:
 
 def variables(handles: Iterable[int]) -> Iterable[int]:
     """The engine's variable of each NDArray handle: the same number for views of the same array."""
-    offset = check_layout().variable
-    return [_word(_word(handle) + offset) for handle in handles]
+    offset, at = check_layout().variable, ctypes.c_uint64.from_address
+    return [at(at(handle).value + offset).value for handle in handles]
 
 
 @functools.cache
@@ -246,8 +279,12 @@ def check_layout() -> _Layout:
     sparse = mx.nd.sparse.row_sparse_array((np.ones((2, 3)), [1, 4]), shape=(6, 3))
     mx.nd.waitall()
     for variable in (_VARIABLE_AFTER_ONEDNN, _VARIABLE_WITHOUT_ONEDNN):
-        found = [_word(_chunk(array) + variable) for array in (dense, dense[0:1], other, sparse)]
+        part = dense[1:2]
+        found = [_word(_chunk(array) + variable) for array in (dense, part, other, sparse)]
         if not all(found) or found[0] != found[1] or len(set(found)) != 3:
+            continue
+        words = _WORDS.from_address(part.handle.value)
+        if words[_BYTE_OFFSET] != 4 or words[_DTYPE] & 0xFFFFFFFF or words[_AXES] & 0xFFFFFFFF != 1 or words[3] != 1:
             continue
         # flags and types (16), vector of auxiliary types (24), context (8), storage shape (48), vector of shapes:
         # its first shape begins with two 32-bit numbers, the number of dimensions among them

@@ -6,6 +6,7 @@ The coordinator's own book, with what is free and how plans are made, is table.p
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Dict, List, Sequence, Tuple
 
 import numpy as np
@@ -21,14 +22,12 @@ class Key:
     spec: KeySpec
     first: int
     rows: List[Tuple[int, int]]
+    dtype: np.dtype
+    elements: int
 
     @property
     def slices(self) -> range:
         return range(self.first, self.first + len(self.rows))
-
-    @property
-    def dtype(self) -> np.dtype:
-        return np.dtype(self.spec.dtype)
 
     def slice_shape(self, s: int) -> Tuple[int, ...]:
         """Shape of slice `s`: its rows and the key's other axes; the key's own shape where it has no axis."""
@@ -53,7 +52,8 @@ class Catalog:
         known = self.keys.get((spec.store, spec.key))
         if known is not None:
             return known
-        key = Key(spec, placed.first_slice, slice_rows(spec, self.slice_bytes))
+        rows = slice_rows(spec, self.slice_bytes)
+        key = Key(spec, placed.first_slice, rows, np.dtype(spec.dtype), prod(spec.shape))
         self.keys[spec.store, spec.key] = key
         per_row = row_bytes(spec)
         for s, (start, stop), (owner, offset) in zip(key.slices, key.rows, placed.places):

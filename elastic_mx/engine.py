@@ -24,6 +24,7 @@ from mxnet.base import _LIB, check_call
 from elastic_mx.arrays import (
     check_layout,
     data_pointer,
+    flat_view,
     row_sparse_buffer,
     row_sparse_views,
     variables,
@@ -39,6 +40,7 @@ __all__ = [
     "Variable",
     "copy_async",
     "data_pointer",
+    "flat_view",
     "plain_copy",
     "push_async",
     "row_sparse_buffer",
@@ -68,10 +70,7 @@ class Variable:
 
     def __init__(self) -> None:
         self._array = mx.nd.zeros((1,))
-
-    @property
-    def handle(self) -> Any:
-        return self._array.handle
+        self.handle = self._array.handle
 
     def wait(self) -> None:
         """Block until every operation that writes this variable and was pushed so far is complete."""
@@ -106,7 +105,13 @@ class Done:
 Operation = Callable[[Done], None]
 
 
-def push_async(operation: Operation, read: Sequence[Ordered] = (), write: Sequence[Ordered] = (), priority: int = 0):
+def push_async(
+    operation: Operation,
+    read: Sequence[Ordered] = (),
+    write: Sequence[Ordered] = (),
+    priority: int = 0,
+    order: Sequence[Variable] = (),
+) -> None:
     """Enqueue `operation` into MXNet's engine.
 
     ``operation(done)`` is called on an engine thread, and must not block, once the writes of all arrays in `read`
@@ -121,11 +126,12 @@ def push_async(operation: Operation, read: Sequence[Ordered] = (), write: Sequen
 
     Args:
         priority: a hint; operations that are ready start in order of falling priority.
+        order: variables to write besides, each once; cheaper than among `write`.
 
     Raises:
         EngineError: an earlier operation raised.
     """
-    _dispatcher().push(operation, read, write, priority)
+    _dispatcher().push(operation, read, write, priority, order)
 
 
 class _Dispatcher:
@@ -142,8 +148,12 @@ class _Dispatcher:
         self._callback = _ASYNC_FUNCTION(self._run)  # must live as long as the engine may call it
         self._callback_address = ctypes.cast(self._callback, ctypes.c_void_p)
         self._context = (ctypes.c_int * 2)(1, 0)  # mxnet::Context: device type cpu, device 0
+        # Released and taken back for each push, the GIL would go to and fro between this thread and the engine's.
+        # Under NaiveEngine the push itself waits for the operation, which other threads complete.
+        blocks = os.environ.get("MXNET_ENGINE_TYPE") == "NaiveEngine"
         self._push = _function(
             "MXEnginePushAsyncND",
+            ctypes.CFUNCTYPE if blocks else ctypes.PYFUNCTYPE,
             *[ctypes.c_void_p] * 5,
             ctypes.c_int,
             ctypes.c_void_p,
@@ -156,7 +166,14 @@ class _Dispatcher:
         self._constant = (ctypes.addressof(self._context), ctypes.addressof(_CPU_PRIORITIZED))
         _wait_for_the_engine_before_a_fork()
 
-    def push(self, operation: Operation, read: Sequence[Ordered], write: Sequence[Ordered], priority: int) -> None:
+    def push(
+        self,
+        operation: Operation,
+        read: Sequence[Ordered],
+        write: Sequence[Ordered],
+        priority: int,
+        order: Sequence[Variable],
+    ) -> None:
         if self._error is not None:
             error, self._error = self._error, None
             raise EngineError(f"an engine operation raised {type(error).__name__}: {error}") from error
@@ -164,6 +181,7 @@ class _Dispatcher:
         writes = [array.handle.value for array in write]
         if len(reads) + len(writes) > 1:
             reads, writes = self._distinct(reads, writes)
+        writes += [variable.handle.value for variable in order]
         number = next(self._numbers)
         self._operations[number] = operation
         context, prop = self._constant
@@ -233,10 +251,9 @@ def _dispatcher() -> _Dispatcher:
     return _Dispatcher()
 
 
-def _function(name: str, *argument_types: Any) -> Any:
+def _function(name: str, kind: Any, *argument_types: Any) -> Any:
     """A function of MXNet's library that no other user of the library shares, so its argument types are ours."""
-    function = ctypes.CFUNCTYPE(ctypes.c_int, *argument_types)((name, _LIB))
-    return function
+    return kind(ctypes.c_int, *argument_types)((name, _LIB))
 
 
 def _wait_for_the_engine_before_a_fork() -> None:

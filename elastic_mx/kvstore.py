@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
 from mxnet.kvstore import KVStore, KVStoreBase
+from mxnet.ndarray.sparse import BaseSparseNDArray
 
 from elastic_mx import data, engine, optimizers, states
 from elastic_mx.catalog import Key
@@ -15,7 +17,8 @@ from elastic_mx.joining import Stores
 from elastic_mx.link import JobError
 from elastic_mx.messages import KeySpec
 from elastic_mx.settings import ProcessSettings
-from elastic_mx.worker import Item, Operation, Worker
+from elastic_mx.traffic import Item, Operation
+from elastic_mx.worker import Worker
 from elastic_mx.worker_machine import Ticket
 
 NAMES = ("dist_elastic", "dist_elastic_sync", "dist_elastic_async")
@@ -23,8 +26,26 @@ DROP_IN_NAMES = ("dist", "dist_sync", "dist_device_sync", "dist_sync_device", "d
 
 GROUP_BYTES = 4 << 20
 
-# A key of a call: with its wire name, the array to push, if any, and those to pull into, one per device.
-_Wanted = Tuple[Key, str, Any, List[Any]]
+# For each key of a call its arrays, one per device.
+_Arrays = List[List[Any]]
+
+
+@dataclass
+class _Group:
+    """Keys of a call that go in one operation: what keeps each in order, their slices, and their range in the call."""
+
+    keys: List[Key]
+    orders: List[engine.Variable]
+    slices: List[int]
+    range: slice
+    nbytes: int
+
+    def add(self, one: _Group, nbytes: int) -> None:
+        self.keys, self.orders = self.keys + one.keys, self.orders + one.orders
+        self.slices = self.slices + one.slices
+        self.range = slice(self.range.start, self.range.stop + 1)
+        self.nbytes += nbytes
+
 
 _worker: Optional[Worker] = None
 
@@ -66,7 +87,8 @@ class ElasticKVStore(KVStore):
         self.handle = None
         self._worker = worker()
         self.number = self._worker.add_store(self)
-        self._order: Dict[str, Any] = {}
+        self._order: Dict[str, engine.Variable] = {}
+        self._known_groups: Dict[Tuple[Any, ...], List[_Group]] = {}
         self._optimizer: Any = None
         self._whole = False
 
@@ -97,9 +119,9 @@ class ElasticKVStore(KVStore):
 
     def init(self, key: Any, value: Any) -> None:
         """Define keys with their first values; the first worker's values count."""
-        pairs = _pairs(key, value)
-        keys = self._define([(name, arrays[0]) for name, arrays in pairs])
-        for entry, (name, arrays) in zip(keys, pairs):
+        names, values = _names(key), _arrays(key, value)
+        keys = self._define([(name, arrays[0]) for name, arrays in zip(names, values)])
+        for entry, name, arrays in zip(keys, names, values):
             if self._worker.speaks_first_for(entry):
                 self.init_named(name, _dense(arrays[0]), self._worker.begin_pull())
 
@@ -125,13 +147,11 @@ class ElasticKVStore(KVStore):
 
     def init_named(self, name: str, value: Any, ticket: Any) -> None:
         """Store a value under a key as the wire names it."""
-        key = self._worker.catalog.keys[self.number, name]
-        self._enqueue([(key, name, engine.plain_copy(value), [])], ticket, init=True)
+        self._enqueue(self._group(name), [engine.plain_copy(value)], [[]], ticket, init=True)
 
     def pull_named(self, name: str, out: List[Any]) -> None:
         """Pull a key as the wire names it into arrays on this worker's devices."""
-        key = self._worker.catalog.keys[self.number, name]
-        self._enqueue([(key, name, None, out)], self._worker.begin_pull())
+        self._enqueue(self._group(name), [], [out], self._worker.begin_pull())
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """Define keys and write the first worker's values, or the job's where it trains already, to `out`."""
@@ -140,46 +160,43 @@ class ElasticKVStore(KVStore):
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """Add gradients to the round of each key; returns at once."""
-        pairs = _pairs(key, value)
-        self._push(
-            [(entry, name, _sum(arrays), []) for entry, (name, arrays) in zip(self._keys(pairs), pairs)], priority
-        )
+        self._push(self._groups(key), _arrays(key, value), None, priority)
 
     def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
         """Write the values after this worker's pushes so far to `out`; returns at once."""
         assert out is not None
-        pairs = _pairs(key, out)
-        wanted = []
-        for entry, (name, arrays) in zip(self._keys(pairs), pairs):
-            if arrays[0].stype == "default":
-                wanted.append((entry, name, None, arrays))
-            elif not ignore_sparse:
-                raise ValueError(
-                    f"key {name[2:]!r} cannot be pulled into a {arrays[0].stype} array: use row_sparse_pull"
-                )
-        for group in _groups(wanted):
-            self._enqueue(group, self._worker.begin_pull(), priority)
+        targets = _arrays(key, out)
+        if any(isinstance(arrays[0], BaseSparseNDArray) for arrays in targets):
+            key, targets = self._without_sparse(key, targets, ignore_sparse)
+        for group in self._groups(key):
+            self._enqueue(group, [], targets[group.range], self._worker.begin_pull(), priority)
         self._worker.end_call()
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Push, then pull into `out`, or into the pushed arrays themselves where `out` is None."""
-        pairs = _pairs(key, value)
-        outs = [arrays for _, arrays in _pairs(key, value if out is None else out)]
-        self._push(
-            [
-                (entry, name, _sum(arrays), targets)
-                for entry, (name, arrays), targets in zip(self._keys(pairs), pairs, outs)
-            ],
-            priority,
-        )
+        self._push(self._groups(key), _arrays(key, value), _arrays(key, value if out is None else out), priority)
 
-    def _push(self, wanted: List[_Wanted], priority: int) -> None:
-        ticket = self._worker.begin_push([entry for entry, *_ in wanted])
+    def _push(self, groups: List[_Group], values: _Arrays, targets: Optional[_Arrays], priority: int) -> None:
+        ticket = self._worker.begin_push([entry for group in groups for entry in group.keys])
         if ticket is None:
             return
-        for i, group in enumerate(_groups(wanted)):
-            self._enqueue(group, ticket if i == 0 else self._worker.begin_more(ticket), priority)
+        for i, group in enumerate(groups):
+            sources = [_sum(arrays) for arrays in values[group.range]]
+            own = self._worker.begin_more(ticket) if i else ticket
+            self._enqueue(group, sources, targets[group.range] if targets else [], own, priority)
         self._worker.end_call()
+
+    @staticmethod
+    def _without_sparse(key: Any, targets: _Arrays, ignore: bool) -> Tuple[List[Any], _Arrays]:
+        """What is left of a pull without the sparse arrays, which it ignores or refuses."""
+        keys = list(key) if isinstance(key, (list, tuple)) else [key]
+        pairs = []
+        for one, arrays in zip(keys, targets):
+            if not isinstance(arrays[0], BaseSparseNDArray):
+                pairs.append((one, arrays))
+            elif not ignore:
+                raise ValueError(f"key {one!r} cannot be pulled into a {arrays[0].stype} array: use row_sparse_pull")
+        return [one for one, _ in pairs], [arrays for _, arrays in pairs]
 
     def row_sparse_pull(self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None) -> None:
         """Write the rows `row_ids` of each key's value to `out`, row_sparse or dense; waits for them.
@@ -190,8 +207,8 @@ class ElasticKVStore(KVStore):
             row_ids: an int64 NDArray, or a list of them, for each of `out`; repeated and unsorted rows are fine.
         """
         assert out is not None and row_ids is not None
-        pairs, ids = _pairs(key, out), [arrays for _, arrays in _pairs(key, row_ids)]
-        for entry, (_, arrays), wanted in zip(self._keys(pairs), pairs, ids):
+        keys = [entry for group in self._groups(key) for entry in group.keys]
+        for entry, arrays, wanted in zip(keys, _arrays(key, out), _arrays(key, row_ids)):
             wanted = wanted * len(arrays) if len(wanted) == 1 else wanted
             for target, numbers in zip(arrays, wanted):
                 rows = np.unique(numbers.asnumpy().astype(np.int64))
@@ -242,38 +259,65 @@ class ElasticKVStore(KVStore):
         ]
         return self._worker.define(specs)
 
-    def _keys(self, pairs: Sequence[Tuple[str, List[Any]]]) -> List[Key]:
-        keys = []
-        for name, _ in pairs:
-            known = self._worker.catalog.keys.get((self.number, name))
-            if known is None:
-                raise mx.base.MXNetError(f"key {name[2:]!r} was not initialised: call init first")
-            keys.append(known)
-        return keys
+    def _groups(self, key: Any) -> List[_Group]:
+        """A call's keys in operations: small ones together, for each costs the engine the same."""
+        wanted = tuple(key) if isinstance(key, (list, tuple)) else (key,)
+        groups = self._known_groups.get(wanted)
+        if groups is None:
+            groups = []
+            for i, name in enumerate(_names(list(wanted))):
+                one = self._group(name)
+                nbytes = sum(self._worker.catalog.size[s] for s in one.slices)
+                if groups and groups[-1].nbytes + nbytes <= GROUP_BYTES:
+                    groups[-1].add(one, nbytes)
+                else:
+                    groups.append(_Group(one.keys, one.orders, one.slices, slice(i, i + 1), nbytes))
+            self._known_groups[wanted] = groups
+        return groups
 
-    def _enqueue(self, wanted: List[_Wanted], ticket: Ticket, priority: int = 0, init: bool = False) -> None:
-        """Have the engine hand an operation to the client when its arrays are ready: all keys of it together."""
-        reads = [source for _, _, source, _ in wanted if source is not None]
-        writes = [arrays[0] for _, _, _, arrays in wanted if arrays]
-        orders = [self._order_of(name) for _, name, _, _ in wanted]
-        scalars = self._scalars(ticket) if reads and not init else None
-        client = self._worker
-
-        def start(done: Callable[[], None]) -> None:
-            items = [_item(key, source, arrays) for key, _, source, arrays in wanted]
-            client.submit(Operation(items, ticket, done, init, scalars))
-
-        engine.push_async(start, reads, [*orders, *writes], priority)
-        for _, _, _, arrays in wanted:
-            for other in arrays[1:]:
-                arrays[0].copyto(other)
-
-    def _order_of(self, name: str) -> Any:
-        """What keeps the operations of a key in order."""
+    def _group(self, name: str) -> _Group:
+        """One key as the wire names it."""
+        key = self._worker.catalog.keys.get((self.number, name))
+        if key is None:
+            raise mx.base.MXNetError(f"key {name[2:]!r} was not initialised: call init first")
         order = self._order.get(name)
         if order is None:
             order = self._order[name] = engine.Variable()
-        return order
+        return _Group([key], [order], list(key.slices), slice(0, 1), 0)
+
+    def _enqueue(
+        self,
+        group: _Group,
+        sources: Sequence[Any],
+        targets: _Arrays,
+        ticket: Ticket,
+        priority: int = 0,
+        init: bool = False,
+    ) -> None:
+        """Have the engine hand an operation to the client when its arrays are ready: all keys of it together.
+
+        Args:
+            sources: the array to push for each key; none for a pull.
+            targets: the arrays to pull each key into, one per device; none for a push.
+        """
+        scalars = self._scalars(ticket) if sources and not init else None
+        pushed = group.slices if sources and not init else ()
+        outs = [arrays[0] for arrays in targets if arrays]
+        client = self._worker
+
+        def items() -> List[Item]:
+            return [
+                _item(key, sources[i] if sources else None, targets[i] if targets else ())
+                for i, key in enumerate(group.keys)
+            ]
+
+        def start(done: Callable[[], None]) -> None:
+            client.submit(Operation(items, ticket, done, pushed, init, scalars))
+
+        engine.push_async(start, sources, outs, priority, group.orders)
+        for arrays in targets:
+            for other in arrays[1:]:
+                arrays[0].copyto(other)
 
 
 class ElasticAsyncKVStore(ElasticKVStore):
@@ -299,14 +343,18 @@ def on_resize(callback: Callable[[Dict[str, Any]], None]) -> None:
     worker().on_resize(callback)
 
 
-def _pairs(key: Any, value: Any) -> List[Tuple[str, List[Any]]]:
-    """A call's keys with their arrays, one per device; keys as the wire names them: int and str do not collide."""
-    if isinstance(key, (list, tuple)):
-        if len(key) != len(value):
-            raise ValueError(f"{len(key)} keys but {len(value)} values")
-        return [pair for k, v in zip(key, value) for pair in _pairs(k, v)]
-    name = f"i:{key}" if isinstance(key, int) else f"s:{key}"
-    return [(name, list(value) if isinstance(value, (list, tuple)) else [value])]
+def _names(key: Any) -> List[str]:
+    """A call's keys as the wire names them: int and str do not collide."""
+    keys = key if isinstance(key, (list, tuple)) else [key]
+    return [f"i:{one}" if isinstance(one, int) else f"s:{one}" for one in keys]
+
+
+def _arrays(key: Any, value: Any) -> _Arrays:
+    """A call's arrays for each of its keys, one per device."""
+    values = value if isinstance(key, (list, tuple)) else [value]
+    if isinstance(key, (list, tuple)) and len(key) != len(value):
+        raise ValueError(f"{len(key)} keys but {len(value)} values")
+    return [list(one) if isinstance(one, (list, tuple)) else [one] for one in values]
 
 
 def _sum(arrays: Sequence[Any]) -> Any:
@@ -314,30 +362,15 @@ def _sum(arrays: Sequence[Any]) -> Any:
     return arrays[0] if len(arrays) == 1 else mx.nd.add_n(*[array.as_in_context(mx.cpu()) for array in arrays])
 
 
-def _groups(wanted: Sequence[_Wanted]) -> Iterator[List[_Wanted]]:
-    """A call's keys in operations: small ones together, for each costs the engine the same."""
-    group: List[_Wanted] = []
-    size = 0
-    for one in wanted:
-        nbytes = int(np.prod(one[0].spec.shape)) * one[0].dtype.itemsize
-        if group and size + nbytes > GROUP_BYTES:
-            yield group
-            group, size = [], 0
-        group.append(one)
-        size += nbytes
-    if group:
-        yield group
-
-
 def _item(key: Key, source: Any, arrays: Sequence[Any]) -> Item:
     """What the client needs of a key, taken within the engine's operation."""
-    pull = engine.writable_view(arrays[0]).reshape(-1) if arrays else None
+    pull = engine.flat_view(arrays[0], key.elements, key.dtype, writable=True) if arrays else None
     if source is None:
-        return Item(key, pull=pull)
-    if source.stype == "row_sparse":
+        return Item(key, None, pull)
+    if isinstance(source, BaseSparseNDArray):
         values, rows = engine.row_sparse_views(source)
         return Item(key, values, pull, rows)
-    return Item(key, engine.view(source).reshape(-1), pull)
+    return Item(key, engine.flat_view(source, key.elements, key.dtype), pull)
 
 
 def _dense(array: Any) -> Any:

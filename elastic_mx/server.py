@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -28,6 +29,17 @@ from elastic_mx.values import Sent, Shared, Values
 
 logger = logging.getLogger("elastic_mx.server")
 WRITER_POLL_MS = 20
+REPLY_BYTES = 1 << 20
+
+
+@dataclass
+class Reply:
+    """What a worker is to be told, in one message with what else becomes ready meanwhile."""
+
+    applied: List[int] = field(default_factory=list)
+    slices: List[int] = field(default_factory=list)
+    nbytes: int = 0
+    stable: bool = True
 
 
 class Server:
@@ -43,6 +55,7 @@ class Server:
         self._peers: Dict[str, Any] = {}
         self._arenas: Dict[str, Any] = {}
         self._early: List[Tuple[bytes, List[Any]]] = []
+        self._replies: Dict[str, Reply] = {}
         self._moves: Dict[int, List[m.Move]] = {}
         self._left_at: Dict[int, int] = {}
         self._allowed = settings.optimizers
@@ -78,6 +91,8 @@ class Server:
                 except zmq.Again:
                     break
                 self._on_data(identity.bytes, frames)
+            for worker in list(self._replies):
+                self._send_reply(worker)
             for peer in self._peers.values():
                 if peer not in poller:
                     poller.register(peer, zmq.POLLIN)
@@ -211,14 +226,16 @@ class Server:
             if isinstance(instruction, sm.Apply):
                 self.values.apply(instruction.slices, instruction.contributions)
             elif isinstance(instruction, sm.Answer):
-                self._answer(instruction)
+                self._answer(instruction.worker, instruction.slices)
             elif isinstance(instruction, sm.AnswerPart):
                 self._answer_part(instruction)
             elif isinstance(instruction, sm.Acknowledge):
-                self._reply(instruction.worker, wire.Applied(instruction.slices))
+                self._reply_to(instruction.worker).applied.extend(instruction.slices)
             elif isinstance(instruction, sm.Store):
                 self.values.store(instruction.slices, instruction.sources)
             elif isinstance(instruction, sm.SendSlices):
+                for worker in list(self._replies):
+                    self._send_reply(worker)
                 self._send_slices(instruction)
             elif isinstance(instruction, sm.Forget):
                 self.values.forget(instruction.slices, [self._left_at.pop(s) for s in instruction.slices])
@@ -227,18 +244,33 @@ class Server:
             elif isinstance(instruction, sm.ReportInForce):
                 self._report(instruction.generation)
 
-    def _answer(self, instruction: sm.Answer) -> None:
-        message = wire.Values(instruction.slices)
-        if instruction.worker in self._arenas:
-            self._reply(instruction.worker, message)
+    def _reply_to(self, worker: str) -> Reply:
+        reply = self._replies.get(worker)
+        if reply is None:
+            reply = self._replies[worker] = Reply()
+        return reply
+
+    def _answer(self, worker: str, slices: List[int]) -> None:
+        """Values for a worker; large ones go at once."""
+        assert self.machine is not None
+        reply, size = self._reply_to(worker), self.catalog.size
+        reply.slices.extend(slices)
+        reply.nbytes += sum([size[s] for s in slices])
+        # The next round needs this worker's push, which comes after these values, unless no round waits for it.
+        asynchronous = self.catalog.key_of[slices[0]].spec.asynchronous
+        reply.stable = reply.stable and not asynchronous and self.machine.waits_for(worker)
+        if reply.nbytes >= REPLY_BYTES or not reply.stable:
+            self._send_reply(worker)
+
+    def _send_reply(self, worker: str) -> None:
+        reply = self._replies.pop(worker)
+        message = wire.Values(reply.slices, reply.applied)
+        if worker in self._arenas:
+            self._reply(worker, message)
             return
         arena = self.values.arena.bytes
-        ranges = wire.runs(instruction.slices, self.catalog.offset, self.catalog.size)
-        # The next round needs this worker's push, which comes after these values, unless no round waits for it.
-        asynchronous = any(self.catalog.key_of[s].spec.asynchronous for s in instruction.slices)
-        assert self.machine is not None
-        stable = not asynchronous and self.machine.waits_for(instruction.worker)
-        self._reply(instruction.worker, message, [arena[start:stop] for start, stop in ranges], stable)
+        ranges = wire.runs(reply.slices, self.catalog.offset, self.catalog.size)
+        self._reply(worker, message, [arena[start:stop] for start, stop in ranges], reply.stable)
 
     def _answer_part(self, instruction: sm.AnswerPart) -> None:
         s, request, rows = instruction.slice, instruction.request, instruction.what

@@ -92,16 +92,14 @@ class Leave(Data, frozen=True):
     """No more pushes come from this worker."""
 
 
-class Applied(Data, frozen=True):
-    """This worker's oldest push of each of these slices is part of the value."""
-
-    slices: List[int]
-
-
 class Values(Data, frozen=True):
-    """The values of slices, answering this worker's oldest pull of each."""
+    """The values of `slices`, answering this worker's oldest pull of each.
+
+    Before that, this worker's oldest push of each slice of `applied` became part of its value.
+    """
 
     slices: List[int]
+    applied: List[int] = []
 
 
 class Part(Data, frozen=True):
@@ -142,7 +140,7 @@ class Failed(Data, frozen=True):
 
 
 ToServer = Union[Attach, Init, Push, Pull, Ask, LoadState, Marker, Leave, SetStoreOptimizer, Migrate, Migrated]
-ToWorker = Union[Attached, Applied, Values, Part, Failed]
+ToWorker = Union[Attached, Values, Part, Failed]
 
 _encoder = msgspec.msgpack.Encoder()
 _to_server = msgspec.msgpack.Decoder(ToServer)

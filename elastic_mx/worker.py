@@ -10,66 +10,27 @@ import os
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
-from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 import zmq
 
 from elastic_mx import messages as m
 from elastic_mx import sockets, wire
-from elastic_mx.arena import Arena, open_peer
 from elastic_mx.catalog import Catalog, Key
 from elastic_mx.data.job import Limits, Position, Retired, Share
 from elastic_mx.link import ControlLink, JobError
 from elastic_mx.meter import Meter
 from elastic_mx.settings import JobSettings, ProcessSettings
+from elastic_mx.traffic import Channel, Item, Operation, Traffic
 from elastic_mx.worker_machine import NotAMember, Ticket, WorkerMachine, WouldPass
 
 logger = logging.getLogger("elastic_mx.worker")
 REPORT_SECONDS = 0.5
-PIECE_BYTES = 4 << 20
 
 
 class Released(SystemExit):
     """This worker was removed from its job and its script pushes on: the process ends, with status 0."""
-
-
-@dataclass
-class Item:
-    """One key of an operation: `push` is what to send of it, `pull` where to write its value.
-
-    Both are flat arrays of the key's dtype that stay valid until the operation is done; with `rows`, `push` has those
-    rows only, of shape (rows, ...).
-    """
-
-    key: Key
-    push: Optional[np.ndarray] = None
-    pull: Optional[np.ndarray] = None
-    rows: Optional[np.ndarray] = None
-
-
-@dataclass
-class Operation:
-    """Something a script asked for: a push, a pull, or both, of keys that are ready together."""
-
-    items: List[Item]
-    ticket: Ticket
-    done: Callable[[], None]
-    init: bool = False
-    scalars: Optional[Dict[str, float]] = None
-    remaining: int = 0
-
-
-@dataclass
-class Channel:
-    """The connection to one server: its socket, this worker's arena for it, and the server's own arena."""
-
-    socket: Any
-    arena: Arena
-    shared: bool = False
-    values: Optional[np.ndarray] = None
-    attached: bool = False
 
 
 class Worker:
@@ -79,15 +40,10 @@ class Worker:
         self.name = settings.name
         self._settings = settings
         self._context = zmq.Context()
-        self._channels: Dict[str, Channel] = {}
         self._incoming: Deque[Operation] = deque()
-        self._held: Deque[Operation] = deque()
+        self._held: List[Operation] = []
         self._calls: Deque[Callable[[], None]] = deque()
-        self._in_flight: Dict[int, int] = {}
-        self._pulls: Dict[int, Deque[Tuple[Operation, np.ndarray]]] = {}
-        self._views: Dict[int, np.ndarray] = {}
         self._replies: Dict[int, m.Reply] = {}
-        self._parts: Dict[int, Tuple[Any, List[Any]]] = {}
         self._changed = threading.Condition(threading.RLock())
         self._error: Optional[BaseException] = None
         self._closing = False
@@ -114,6 +70,7 @@ class Worker:
             raise Released(0)
         self.job = JobSettings(**welcome.settings)
         self.catalog = Catalog(self.job.slice_bytes)
+        self._traffic = Traffic(self._context, self.name, self.catalog, self._complete)
         self.machine = WorkerMachine(self.name, welcome.generation, welcome.joining)
         for placed in welcome.keys:
             self.catalog.add(placed)
@@ -123,7 +80,6 @@ class Worker:
             self._joined = Position(at.epoch, at.epoch_step, at.step, at.groups)
             self.machine.go_on(at)
         self.optimizers = {optimizer.store: optimizer.description for optimizer in welcome.optimizers}
-        self._cut = -1
         self._spoken = -1
         self._on_resize: List[Callable[[Dict[str, Any]], None]] = []
         for server, address in welcome.generation.servers.items():
@@ -358,8 +314,8 @@ class Worker:
 
         def send(ticket: Ticket) -> None:
             for s, (structure, arrays) in states.items():
-                message = wire.encode(wire.LoadState(s, structure))
-                self._channels[self.catalog.owner[s]].socket.send_multipart([message, *arrays])
+                message = wire.LoadState(s, structure)
+                self._traffic.send(self.catalog.owner[s], message, arrays)
             with self._changed:
                 self.machine.completed(ticket.phase)
 
@@ -372,17 +328,16 @@ class Worker:
 
         def send(_: Ticket) -> None:
             for request, (s, what, frames) in zip(requests, questions):
-                message = wire.encode(wire.Ask(s, request, what))
-                self._channels[self.catalog.owner[s]].socket.send_multipart([message, *frames])
+                self._traffic.send(self.catalog.owner[s], wire.Ask(s, request, what), frames)
 
         ticket = self._in_turn(send)
         with self._changed:
             try:
-                self._wait(lambda: all(request in self._parts for request in requests))
+                self._wait(lambda: all(request in self._traffic.answers for request in requests))
             finally:
                 self.machine.completed(ticket.phase)
                 self._wake()
-            return [self._parts.pop(request) for request in requests]
+            return [self._traffic.answers.pop(request) for request in requests]
 
     def _in_turn(self, send: Callable[[Ticket], None]) -> Ticket:
         """Have the client's thread call `send` after everything that the script began before.
@@ -400,10 +355,11 @@ class Worker:
         """Wait until every member has come here: a round of a key of its own, which begins no step."""
         key = self.define([m.KeySpec(store, "b:barrier", (1,), "float32", True)])[0]
         if self.speaks_first_for(key):
-            self.submit(Operation([Item(key, push=np.zeros(1, np.float32))], self.begin_pull(), _nothing, init=True))
+            first = [Item(key, push=np.zeros(1, np.float32))]
+            self.submit(Operation(lambda: first, self.begin_pull(), _nothing, init=True))
         done = threading.Event()
-        item = Item(key, push=np.ones(1, np.float32), pull=np.empty(1, np.float32))
-        self.submit(Operation([item], self.begin_pull(), done.set))
+        round_ = [Item(key, push=np.ones(1, np.float32), pull=np.empty(1, np.float32))]
+        self.submit(Operation(lambda: round_, self.begin_pull(), done.set, key.slices))
         while not done.wait(1.0):
             if self._error is not None:
                 raise self._error
@@ -424,8 +380,8 @@ class Worker:
 
         def send() -> None:
             self._link.send(m.SetOptimizer(store=store, description=description))
-            for channel in self._channels.values():
-                channel.socket.send(wire.encode(wire.SetStoreOptimizer(store, description)))
+            for server in self._traffic.channels:
+                self._traffic.send(server, wire.SetStoreOptimizer(store, description))
 
         self._call(send)
 
@@ -486,8 +442,7 @@ class Worker:
         """Let every waiting operation go and every later call raise `error`."""
         with self._changed:
             self._error = error if isinstance(error, JobError) else JobError(f"{self.name}: {error!r}")
-            waiting = {id(o): o for pulls in self._pulls.values() for o, _ in pulls}
-            for operation in (*waiting.values(), *self._held, *self._incoming):
+            for operation in (*self._traffic.unanswered(), *self._held, *self._incoming):
                 operation.done()
             self._changed.notify_all()
 
@@ -495,7 +450,7 @@ class Worker:
         self._poller = zmq.Poller()
         self._poller.register(self._wake_read, zmq.POLLIN)
         self._poller.register(self._link.socket, zmq.POLLIN)
-        for channel in self._channels.values():
+        for channel in self._traffic.channels.values():
             self._poller.register(channel.socket, zmq.POLLIN)
         next_report = 0.0
         while True:
@@ -507,9 +462,9 @@ class Worker:
                 self._calls.popleft()()
             if self._link.socket in ready:
                 self._drain_control()
-            for channel in list(self._channels.values()):
+            for channel in self._traffic.channels.values():
                 if channel.socket in ready:
-                    self._drain(channel)
+                    self._receive(channel)
             self._take_operations()
             self._switch()
             now = time.monotonic()
@@ -520,15 +475,10 @@ class Worker:
                 return
 
     def _connect(self, server: str, address: str) -> None:
-        if server in self._channels:
-            return
-        sock = sockets.data_socket(self._context, zmq.DEALER, self.name)
-        sock.connect(address)
-        channel = Channel(sock, Arena(f"{self.name}-{server}"))
-        self._channels[server] = channel
-        sock.send(wire.encode(wire.Attach(os.getpid(), channel.arena.fd, channel.arena.nonce)))
-        if hasattr(self, "_poller"):
-            self._poller.register(sock, zmq.POLLIN)
+        if server not in self._traffic.channels:
+            channel = self._traffic.connect(server, address)
+            if hasattr(self, "_poller"):
+                self._poller.register(channel.socket, zmq.POLLIN)
 
     # ---------------------------------------------------------------------------------------------- control
 
@@ -583,8 +533,8 @@ class Worker:
             return
         self._begin = None
         moves = machine.begin(begin.position, begin.pushed)
-        self.catalog.move(moves)
-        self._cut = begin.generation
+        self._traffic.move(moves)
+        self._traffic.cut = begin.generation
         self.finished = begin.finished
         at = begin.position
         self._joined = Position(at.epoch, at.epoch_step, at.step, at.groups)
@@ -593,79 +543,20 @@ class Worker:
 
     def _take_operations(self) -> None:
         """Send what is ready, many keys in one message; hold what belongs to a later phase."""
-        batch: List[Operation] = []
-        for queue in (self._held, self._incoming):
-            for _ in range(len(queue)):
-                batch.append(queue.popleft())
+        batch = [*self._held]
+        self._held = []
+        for _ in range(len(self._incoming)):
+            batch.append(self._incoming.popleft())
         if not batch:
             return
-        outbox = _Outbox(self)
+        now = time.monotonic()
         for operation in batch:
-            if operation.ticket.phase != self.machine.routing or self._busy(operation):
+            if operation.ticket.phase != self.machine.routing or self._traffic.busy(operation):
                 self._held.append(operation)
             else:
-                self._start(operation, outbox)
-        outbox.flush()
-
-    def _busy(self, operation: Operation) -> bool:
-        """Whether the last push of a key still lies in the arena, waiting for the other workers."""
-        in_flight = self._in_flight
-        return any(in_flight.get(s) for item in operation.items if item.push is not None for s in item.key.slices)
-
-    def _start(self, operation: Operation, outbox: _Outbox) -> None:
-        self.meter.sent(operation.ticket.step, time.monotonic())
-        pulls = 0
-        for item in operation.items:
-            if item.rows is not None:
-                self._send_rows(operation, item)
-            elif item.push is not None:
-                self._copy_out(operation, item, outbox)
-            if item.pull is not None:
-                pulls += len(item.key.rows)
-                for s, part in self._parts_of(item.key, item.pull):
-                    self._pulls.setdefault(s, deque()).append((operation, part))
-                    outbox.pull(s)
-        operation.remaining = pulls
-        if not pulls:
-            self._complete(operation)
-
-    def _parts_of(self, key: Key, flat: np.ndarray) -> Iterator[Tuple[int, np.ndarray]]:
-        """The slices of a key with their parts of a flat array over it."""
-        if len(key.rows) == 1:
-            yield key.first, flat
-            return
-        per_row = len(flat) // max(1, key.rows[-1][1])
-        for s, (start, stop) in zip(key.slices, key.rows):
-            yield s, flat[start * per_row : stop * per_row]
-
-    def _copy_out(self, operation: Operation, item: Item, outbox: _Outbox) -> None:
-        """Copy a key into this worker's arenas for its servers; what is announced early can be added early."""
-        assert item.push is not None
-        for s, part in self._parts_of(item.key, item.push):
-            np.copyto(self._own_view(s), part)
-            if not operation.init:
-                self._in_flight[s] = self._in_flight.get(s, 0) + 1
-            outbox.push(operation, item.key, s)
-
-    def _own_view(self, s: int) -> np.ndarray:
-        """The place of a slice in this worker's arena for its server, flat and of the key's dtype."""
-        view = self._views.get(s)
-        if view is None:
-            offset = self.catalog.offset[s]
-            arena = self._channels[self.catalog.owner[s]].arena.bytes
-            view = self._views[s] = arena[offset : offset + self.catalog.size[s]].view(self.catalog.key_of[s].dtype)
-        return view
-
-    def _send_rows(self, operation: Operation, item: Item) -> None:
-        """Send some rows of a key, to each of its slices those that it has."""
-        key, rows, values = item.key, item.rows, item.push
-        assert rows is not None and values is not None
-        for s, (start, stop) in zip(key.slices, key.rows):
-            first, last = np.searchsorted(rows, (start, stop))
-            message = wire.Push(operation.ticket.generation, [s], operation.scalars, "rows")
-            frames = [np.ascontiguousarray(rows[first:last] - start), np.ascontiguousarray(values[first:last])]
-            self._channels[self.catalog.owner[s]].socket.send_multipart([wire.encode(message), *frames])
-            self._in_flight[s] = self._in_flight.get(s, 0) + 1
+                self.meter.sent(operation.ticket.step, now)
+                self._traffic.start(operation)
+        self._traffic.flush()
 
     def _complete(self, operation: Operation) -> None:
         operation.done()
@@ -674,51 +565,10 @@ class Worker:
             self._changed.notify_all()
         self.meter.answered(operation.ticket.step, time.monotonic())
 
-    # ---------------------------------------------------------------------------------------------- answers
-
-    def _drain(self, channel: Channel) -> None:
-        while True:
-            try:
-                frames = channel.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
-            message = wire.decode_to_worker(frames[0].buffer)
-            logger.debug("> %s", message)
-            if isinstance(message, wire.Values):
-                self._receive_values(channel, message.slices, frames[1:])
-            elif isinstance(message, wire.Applied):
-                for s in message.slices:
-                    self._in_flight[s] -= 1
-            elif isinstance(message, wire.Part):
-                with self._changed:
-                    self._parts[message.request] = (message.structure, frames[1:])
-                    self._changed.notify_all()
-            elif isinstance(message, wire.Attached):
-                channel.attached = True
-                channel.shared = message.shared
-                if message.shared:
-                    channel.values = open_peer(message.pid, message.fd, message.nonce)
-            elif isinstance(message, wire.Failed):
-                raise JobError(message.reason)
-
-    def _receive_values(self, channel: Channel, slices: Sequence[int], frames: Sequence[Any]) -> None:
-        catalog = self.catalog
-        if frames:
-            sizes = [catalog.size[s] for s in slices]
-            pieces = wire.split_frames([frame.buffer for frame in frames], sizes, "a server")
-        else:
-            assert channel.values is not None
-            offset, size, values = catalog.offset, catalog.size, channel.values
-            pieces = [values[offset[s] : offset[s] + size[s]] for s in slices]
-        done = []
-        for s, piece in zip(slices, pieces):
-            operation, target = self._pulls[s].popleft()
-            np.copyto(target, piece.view(target.dtype))
-            operation.remaining -= 1
-            if operation.remaining == 0:
-                done.append(operation)
-        for operation in done:
-            self._complete(operation)
+    def _receive(self, channel: Channel) -> None:
+        if self._traffic.receive(channel):
+            with self._changed:
+                self._changed.notify_all()
 
     # ------------------------------------------------------------------------------------------- generations
 
@@ -730,10 +580,8 @@ class Worker:
             return
         number = switch.generation.number
         for server in switch.servers:
-            self._channels[server].socket.send(wire.encode(wire.Marker(number)))
-        self.catalog.move(switch.moves)
-        for move in switch.moves:
-            self._views.pop(move.slice, None)
+            self._traffic.send(server, wire.Marker(number))
+        self._traffic.move(switch.moves)
         position = switch.position
         self._link.send(
             m.Switched(
@@ -756,8 +604,8 @@ class Worker:
             return False
         self._switch()
         self._report()
-        for channel in self._channels.values():
-            channel.socket.send(wire.encode(wire.Leave()))
+        for channel in self._traffic.channels.values():
+            self._traffic.send(channel.server, wire.Leave())
             channel.socket.close()
         self._link.send(m.Goodbye())
         self._link.socket.close()
@@ -767,48 +615,3 @@ class Worker:
 
 def _nothing() -> None:
     """What to call when nobody waits for an operation."""
-
-
-@dataclass
-class _Outbox:
-    """What one pass over the operations sends: per server one message for its pushes and one for its pulls."""
-
-    worker: Worker
-    pushes: Dict[Tuple[str, bool, int, int], List[int]] = field(default_factory=dict)
-    pulls: Dict[str, List[int]] = field(default_factory=dict)
-    scalars: Dict[Tuple[str, bool, int, int], Optional[Dict[str, float]]] = field(default_factory=dict)
-    gathered: int = 0
-
-    def push(self, operation: Operation, key: Key, s: int) -> None:
-        """A slice lies in the arena: announce it with the others, or at once when enough has gathered."""
-        catalog = self.worker.catalog
-        channel = (catalog.owner[s], operation.init, operation.ticket.generation, key.spec.store)
-        self.pushes.setdefault(channel, []).append(s)
-        self.scalars[channel] = operation.scalars
-        self.gathered += catalog.size[s]
-        if self.gathered >= PIECE_BYTES:
-            self.flush()
-
-    def pull(self, s: int) -> None:
-        self.pulls.setdefault(self.worker.catalog.owner[s], []).append(s)
-
-    def flush(self) -> None:
-        """Send what has gathered; a pull goes after the push that it answers."""
-        for channel, slices in self.pushes.items():
-            server, init, generation, _ = channel
-            message: wire.Data = wire.Init(slices) if init else wire.Push(generation, slices, self.scalars[channel])
-            self._send(server, message, slices)
-        for server, slices in self.pulls.items():
-            self._send(server, wire.Pull(slices, self.worker._cut))
-        self.pushes, self.pulls, self.gathered = {}, {}, 0
-
-    def _send(self, server: str, message: wire.Data, slices: Sequence[int] = ()) -> None:
-        channel = self.worker._channels[server]
-        frames = []
-        # Values that begin a slice are not acknowledged, so the next push could overwrite them in the arena.
-        if slices and (isinstance(message, wire.Init) or not channel.shared):
-            catalog, arena = self.worker.catalog, channel.arena.bytes
-            frames = [arena[start:stop] for start, stop in wire.runs(slices, catalog.offset, catalog.size)]
-        logger.debug("%s < %s", server, message)
-        stable = not isinstance(message, wire.Init)
-        sockets.send(channel.socket, [wire.encode(message)], frames, stable)

@@ -1,0 +1,272 @@
+"""A worker's traffic with the servers: keys out through its arenas, values back, many slices in one message.
+
+When an operation may be sent, and by which generation's table, is worker_machine.py's; worker.py's thread, which
+alone may touch the sockets, calls what is here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from typing import Any, Callable, DefaultDict, Deque, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+import numpy as np
+import zmq
+
+from elastic_mx import sockets, wire
+from elastic_mx.arena import Arena, open_peer
+from elastic_mx.catalog import Catalog, Key
+from elastic_mx.link import JobError
+from elastic_mx.messages import Move
+from elastic_mx.worker_machine import Ticket
+
+logger = logging.getLogger("elastic_mx.worker")
+PIECE_BYTES = 4 << 20
+
+
+class Item(NamedTuple):
+    """One key of an operation: `push` is what to send of it, `pull` where to write its value.
+
+    Both are flat arrays of the key's dtype that stay valid until the operation is done; with `rows`, `push` has those
+    rows only, of shape (rows, ...).
+    """
+
+    key: Key
+    push: Optional[np.ndarray] = None
+    pull: Optional[np.ndarray] = None
+    rows: Optional[np.ndarray] = None
+
+
+@dataclass
+class Operation:
+    """Something a script asked for: a push, a pull, or both, of keys that are ready together.
+
+    `items` is called once, when the arrays are ready; `done` when all is sent and all answers have come. `pushed`
+    are the slices that it pushes.
+    """
+
+    items: Callable[[], List[Item]]
+    ticket: Ticket
+    done: Callable[[], None]
+    pushed: Sequence[int] = ()
+    init: bool = False
+    scalars: Optional[Dict[str, float]] = None
+    remaining: int = 0
+
+
+# What may share a message: whether it begins slices, the generation that it counts for, the store and the step.
+_Batch = Tuple[bool, int, int, int]
+
+
+@dataclass(eq=False)
+class Channel:
+    """The connection to one server: its socket, this worker's arena for it, the server's own, what is to be sent."""
+
+    server: str
+    socket: Any
+    arena: Arena
+    shared: bool = False
+    values: Optional[np.ndarray] = None
+    attached: bool = False
+    pushes: Dict[_Batch, List[int]] = field(default_factory=dict)
+    pulls: List[int] = field(default_factory=list)
+
+
+class _Part(NamedTuple):
+    """A slice of a key: its channel, its place in this worker's arena, and its range in the key, in elements."""
+
+    slice: int
+    channel: Channel
+    place: np.ndarray
+    start: int
+    stop: int
+
+
+class Traffic:
+    """The channels of one worker, and the operations that are under way on them.
+
+    Args:
+        name: the worker's.
+        completed: called when an operation is done.
+    """
+
+    def __init__(self, context: Any, name: str, catalog: Catalog, completed: Callable[[Operation], None]) -> None:
+        self.name = name
+        self.catalog = catalog
+        self.channels: Dict[str, Channel] = {}
+        self.cut = -1
+        self.answers: Dict[int, Tuple[Any, List[Any]]] = {}
+        self._context = context
+        self._completed = completed
+        self._in_flight: Set[int] = set()
+        self._pulls: DefaultDict[int, Deque[Tuple[Operation, np.ndarray]]] = defaultdict(deque)
+        self._parts: Dict[int, List[_Part]] = {}
+        self._theirs: Dict[int, np.ndarray] = {}
+        self._scalars: Dict[_Batch, Optional[Dict[str, float]]] = {}
+        self._gathered = 0
+
+    def connect(self, server: str, address: str) -> Channel:
+        """Open the channel to a server, and offer it this worker's arena."""
+        socket = sockets.data_socket(self._context, zmq.DEALER, self.name)
+        socket.connect(address)
+        channel = self.channels[server] = Channel(server, socket, Arena(f"{self.name}-{server}"))
+        self.send(server, wire.Attach(os.getpid(), channel.arena.fd, channel.arena.nonce))
+        return channel
+
+    def send(self, server: str, message: wire.Data, frames: Sequence[Any] = ()) -> None:
+        """Send a server a message whose frames may change afterwards."""
+        logger.debug("%s < %s", server, message)
+        sockets.send(self.channels[server].socket, [wire.encode(message)], frames, stable=False)
+
+    def move(self, moves: Sequence[Move]) -> None:
+        """Route by what `moves` lead to."""
+        self.catalog.move(moves)
+        for move in moves:
+            self._parts.pop(self.catalog.key_of[move.slice].first, None)
+            self._theirs.pop(move.slice, None)
+
+    def unanswered(self) -> List[Operation]:
+        """The operations that wait for values."""
+        return list({id(operation): operation for pulls in self._pulls.values() for operation, _ in pulls}.values())
+
+    # ------------------------------------------------------------------------------------------------------ out
+
+    def busy(self, operation: Operation) -> bool:
+        """Whether the last push of one of its slices still lies in the arena, waiting for the other workers."""
+        return not self._in_flight.isdisjoint(operation.pushed)
+
+    def start(self, operation: Operation) -> None:
+        """Copy what the operation pushes into the arenas, ask for what it pulls; `flush` sends the messages."""
+        pulls = 0
+        for item in operation.items():
+            parts = self._parts.get(item.key.first) or self._route(item.key)
+            if item.rows is not None:
+                self._send_rows(operation, item, parts)
+            elif item.push is not None:
+                self._copy_out(operation, item, parts)
+            if item.pull is not None:
+                pulls += len(parts)
+                for part in parts:
+                    self._pulls[part.slice].append((operation, item.pull[part.start : part.stop]))
+                    part.channel.pulls.append(part.slice)
+        if not operation.init:
+            self._in_flight.update(operation.pushed)
+        operation.remaining = pulls
+        if not pulls:
+            self._completed(operation)
+
+    def _route(self, key: Key) -> List[_Part]:
+        """Where the slices of a key go; kept until one of them moves."""
+        parts = []
+        elements = self.catalog.size[key.first] // key.dtype.itemsize // max(1, key.rows[0][1] - key.rows[0][0])
+        for s, (start, stop) in zip(key.slices, key.rows):
+            channel, offset = self.channels[self.catalog.owner[s]], self.catalog.offset[s]
+            place = channel.arena.bytes[offset : offset + self.catalog.size[s]].view(key.dtype)
+            parts.append(_Part(s, channel, place, start * elements, stop * elements))
+        self._parts[key.first] = parts
+        return parts
+
+    def _copy_out(self, operation: Operation, item: Item, parts: List[_Part]) -> None:
+        """Copy a key into the arenas; what is announced early can be added early."""
+        assert item.push is not None
+        ticket = operation.ticket
+        batch = (operation.init, ticket.generation, item.key.spec.store, ticket.step)
+        self._scalars[batch] = operation.scalars
+        for s, channel, place, start, stop in parts:
+            np.copyto(place, item.push[start:stop])
+            channel.pushes.setdefault(batch, []).append(s)
+            self._gathered += place.nbytes
+            if self._gathered >= PIECE_BYTES:
+                self.flush()
+                self._scalars[batch] = operation.scalars
+
+    def _send_rows(self, operation: Operation, item: Item, parts: List[_Part]) -> None:
+        """Send some rows of a key, to each of its slices those that it has."""
+        rows, values = item.rows, item.push
+        assert rows is not None and values is not None
+        for part, (start, stop) in zip(parts, item.key.rows):
+            first, last = np.searchsorted(rows, (start, stop))
+            message = wire.Push(operation.ticket.generation, [part.slice], operation.scalars, "rows")
+            frames = [np.ascontiguousarray(rows[first:last] - start), np.ascontiguousarray(values[first:last])]
+            self.send(part.channel.server, message, frames)
+
+    def flush(self) -> None:
+        """Send what has gathered: to each server its pushes, then the pulls that they answer."""
+        for channel in self.channels.values():
+            for batch, slices in channel.pushes.items():
+                init, generation, _, _ = batch
+                message = wire.Init(slices) if init else wire.Push(generation, slices, self._scalars[batch])
+                self._send_slices(channel, message, slices)
+            if channel.pulls:
+                self.send(channel.server, wire.Pull(channel.pulls, self.cut))
+            channel.pushes, channel.pulls = {}, []
+        self._scalars.clear()
+        self._gathered = 0
+
+    def _send_slices(self, channel: Channel, message: wire.Data, slices: Sequence[int]) -> None:
+        logger.debug("%s < %s", channel.server, message)
+        init = isinstance(message, wire.Init)
+        frames: List[np.ndarray] = []
+        # Values that begin a slice are not acknowledged, so the next push could overwrite them in the arena.
+        if init or not channel.shared:
+            ranges = wire.runs(slices, self.catalog.offset, self.catalog.size)
+            frames = [channel.arena.bytes[start:stop] for start, stop in ranges]
+        sockets.send(channel.socket, [wire.encode(message)], frames, stable=not init)
+
+    # ------------------------------------------------------------------------------------------------------- in
+
+    def receive(self, channel: Channel) -> bool:
+        """Take in what has come from a server; tells whether a question was answered (see `answers`).
+
+        Raises:
+            JobError: the server could not do what it was asked.
+        """
+        answered = False
+        while True:
+            try:
+                frames = channel.socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return answered
+            message = wire.decode_to_worker(frames[0].buffer)
+            logger.debug("> %s", message)
+            if isinstance(message, wire.Values):
+                self._in_flight.difference_update(message.applied)
+                self._receive_values(channel, message.slices, frames[1:])
+            elif isinstance(message, wire.Part):
+                self.answers[message.request] = (message.structure, frames[1:])
+                answered = True
+            elif isinstance(message, wire.Attached):
+                channel.attached = True
+                channel.shared = message.shared
+                if message.shared:
+                    channel.values = open_peer(message.pid, message.fd, message.nonce)
+            elif isinstance(message, wire.Failed):
+                raise JobError(message.reason)
+
+    def _receive_values(self, channel: Channel, slices: Sequence[int], frames: Sequence[Any]) -> None:
+        if frames:
+            sizes = [self.catalog.size[s] for s in slices]
+            buffers = [frame.buffer for frame in frames]
+            pieces = wire.split_frames(buffers, sizes, f"server {channel.server}")
+        else:
+            theirs = self._theirs
+            pieces = [theirs[s] if s in theirs else self._their_place(channel, s) for s in slices]
+        done = []
+        for s, piece in zip(slices, pieces):
+            operation, target = self._pulls[s].popleft()
+            np.copyto(target, piece.view(target.dtype))
+            operation.remaining -= 1
+            if operation.remaining == 0:
+                done.append(operation)
+        for operation in done:
+            self._completed(operation)
+
+    def _their_place(self, channel: Channel, s: int) -> np.ndarray:
+        """The place of a slice in its server's arena."""
+        assert channel.values is not None
+        offset = self.catalog.offset[s]
+        place = channel.values[offset : offset + self.catalog.size[s]].view(self.catalog.key_of[s].dtype)
+        self._theirs[s] = place
+        return place
