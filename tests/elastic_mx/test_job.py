@@ -48,13 +48,15 @@ def test_a_worker_joins_and_leaves_and_each_round_has_the_members_sum(tmp_path):
 
 def train(tmp_path, changes=(), workers=1, replies=None, **env):
     """Run scripts/gluon.py through `changes` (step to wait for, workers, servers); what each worker left behind."""
-    with Job("gluon.py", workers=workers, servers=1, out=tmp_path, **env) as job:
+    stop = tmp_path / "stop"
+    with Job("gluon.py", workers=workers, servers=1, out=tmp_path, STOP=stop, **env) as job:
         for number, (step, wanted, servers) in enumerate(changes):
             job.wait_for_step(step)
             reply = job.scale(number + 1, workers=wanted, servers=servers)
             assert reply.error == ""
             if replies is not None:
                 replies.append(reply.body)
+        stop.touch()
         assert set(job.wait(90).values()) == {0}
     return {
         path.stem: (json.loads(path.read_text()), dict(np.load(path.with_suffix(".npz"))))
@@ -69,7 +71,7 @@ def test_workers_that_come_and_go_use_each_sample_once_and_train_as_one_would(tm
     (tmp_path / "alone").mkdir()
     (tmp_path / "elastic").mkdir()
     alone = train(tmp_path / "alone", **env)["worker-0"]
-    ended = train(tmp_path / "elastic", changes=[(5, 3, None), (25, 2, None)], PAUSE=0.05, **env)
+    ended = train(tmp_path / "elastic", changes=[(5, 3, None), (12, 2, None)], PAUSE=0.2, **env)
     assert len(ended) == 3
     for epoch in range(20):
         used = sorted(i for record, _ in ended.values() for e, batch in record["used"] if e == epoch for i in batch)
@@ -82,7 +84,7 @@ def test_workers_that_come_and_go_use_each_sample_once_and_train_as_one_would(tm
 @pytest.mark.parametrize("update", ["worker", "server"])
 def test_a_worker_that_joins_begins_with_the_others_weights_and_statistics(tmp_path, update):
     replies = []
-    env = dict(UPDATE=update, EPOCHS=40, PAUSE=0.05, STATES=1, OPTIMIZER="adam", PARAMETERS='{"learning_rate": 0.01}')
+    env = dict(UPDATE=update, EPOCHS=40, PAUSE=0.1, STATES=1, OPTIMIZER="adam", PARAMETERS='{"learning_rate": 0.01}')
     ended = train(tmp_path, changes=[(30, 2, None)], replies=replies, **env)
     step = replies[0]["step"]
     old, new = ended["worker-0"][0], ended["worker-1"][0]

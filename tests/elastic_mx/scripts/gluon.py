@@ -1,4 +1,7 @@
-"""A Gluon script with deferred shapes and BatchNorm that records which samples it used and what it ends with."""
+"""A Gluon script with deferred shapes and BatchNorm that records which samples it used and what it ends with.
+
+It pauses PAUSE seconds after each step until the file STOP exists.
+"""
 
 import json
 import os
@@ -58,7 +61,8 @@ for epoch in elastic_mx.epochs(EPOCHS):
         value.backward()
         trainer.step(BATCH)
         value.wait_to_read()
-        time.sleep(float(os.environ.get("PAUSE", "0")))
+        if not os.path.exists(os.environ.get("STOP", "")):
+            time.sleep(float(os.environ.get("PAUSE", "0")))
 accuracy = float((net(mx.nd.array(features)).argmax(axis=1).asnumpy() == labels).mean())
 if "OUT" in os.environ:
     values = {str(i): p.data().asnumpy() for i, p in enumerate(net.collect_params().values())}
