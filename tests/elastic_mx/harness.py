@@ -2,121 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import threading
-import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Optional
 
-import zmq
+from benchmarks.jobs import ROOT, ElasticJob
 
-from elastic_mx import messages as m
-from elastic_mx.link import ControlLink
-from elastic_mx.settings import ProcessSettings
+__all__ = ["ROOT", "SCRIPTS", "Job"]
 
 SCRIPTS = Path(__file__).parent / "scripts"
-ROOT = Path(__file__).parent.parent.parent
 
 
-class Job:
+class Job(ElasticJob):
     """A job whose workers run `script` of tests/elastic_mx/scripts; use as a context manager."""
 
     def __init__(self, script: str, workers: int = 1, servers: int = 1, out: Optional[Path] = None, **env: Any) -> None:
-        self.script, self.out = script, out
-        self.env = {key: str(value) for key, value in env.items() if key.isupper()}
-        options = [f"--{key.replace('_', '-')}={value}" for key, value in env.items() if not key.isupper()]
-        self.processes: Dict[str, subprocess.Popen] = {}
-        self.exits: Dict[str, int] = {}
-        self.replies: Dict[int, m.Reply] = {}
-        self._requests: List[m.Message] = []
-        self._changed = threading.Condition()
-        self._over = False
-        self.coordinator = self._start(
-            "coordinator", "-m", "elastic_mx.coordinator", f"--workers={workers}", f"--servers={servers}", *options
-        )
-        self.address = json.loads(self.coordinator.stdout.readline())["coordinator"]
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def _start(self, name: str, *command: str, **env: str) -> subprocess.Popen:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **self.env, **env}
-        stdout = subprocess.PIPE if name == "coordinator" else None
-        return subprocess.Popen([sys.executable, *command], env=environment, stdout=stdout, text=True)
-
-    def _serve(self) -> None:
-        """Play the launcher: start what the coordinator asks for, tell what ended, pass requests on."""
-        context = zmq.Context()
-        link = ControlLink(context, ProcessSettings(self.address, "launcher"))
-        link.register("launcher")
-        while not self._over:
-            while self._requests:
-                link.send(self._requests.pop(0))
-            message = link.receive(0.02)
-            if isinstance(message, m.Launch):
-                settings = ProcessSettings(self.address, message.name, trace=bool(os.environ.get("TRACE")))
-                command = ["-m", "elastic_mx.server"] if message.role == "server" else [str(SCRIPTS / self.script)]
-                out = {"OUT": str(self.out / message.name)} if self.out else {}
-                self.processes[message.name] = self._start(message.name, *command, **settings.to_environment(), **out)
-            elif isinstance(message, m.Reply):
-                with self._changed:
-                    self.replies[message.request] = message
-                    self._changed.notify_all()
-            for name, process in list(self.processes.items()):
-                if name not in self.exits and process.poll() is not None:
-                    link.send(m.Exited(name=name, status=process.returncode))
-                    with self._changed:
-                        self.exits[name] = process.returncode
-                        self._changed.notify_all()
-        link.socket.close()
-        context.term()
-
-    def send(self, message: m.Message) -> None:
-        self._requests.append(message)
-
-    def reply(self, request: int, timeout: float = 60) -> m.Reply:
-        """Wait for the answer to a request that was sent."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: request in self.replies, timeout), f"no reply to request {request}"
-            return self.replies[request]
-
-    def request(self, message: m.Message, timeout: float = 60) -> m.Reply:
-        self.send(message)
-        return self.reply(message.request, timeout)
-
-    def scale(self, number: int, workers: Optional[int] = None, servers: Optional[int] = None) -> m.Reply:
-        return self.request(m.Scale(request=number, workers=workers, servers=servers))
-
-    def status(self, number: int = 0) -> Dict[str, Any]:
-        self.replies.pop(number, None)
-        return self.request(m.Status(request=number)).body
-
-    def wait_for_step(self, step: int, timeout: float = 60) -> None:
-        """Wait until every worker has begun `step`."""
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            workers = self.status(-1)["workers"]
-            if workers and all(w["step"] >= step for w in workers):
-                return
-            time.sleep(0.05)
-        raise AssertionError(f"step {step} was not reached: {self.status(-1)}")
-
-    def wait(self, timeout: float = 60) -> Dict[str, int]:
-        """Wait until all processes have ended by themselves; return their exit statuses."""
-        with self._changed:
-            done = self._changed.wait_for(lambda: self.processes and len(self.exits) == len(self.processes), timeout)
-        assert done, f"still running: {sorted(set(self.processes) - set(self.exits))}; ended: {self.exits}"
-        return self.exits
-
-    def __enter__(self) -> Job:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._over = True
-        self._thread.join(5)
-        for process in (*self.processes.values(), self.coordinator):
-            if process.poll() is None:
-                process.kill()
-            process.wait()
+        super().__init__(SCRIPTS / script, workers, servers, out, **env)
