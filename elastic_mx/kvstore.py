@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import os
+import sys
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -76,6 +78,14 @@ def _close() -> None:
     mx.nd.waitall()
     if _worker is not None:
         _worker.close()
+
+
+def _end_as_it_went() -> None:
+    """The last thing at exit: a script whose job failed under it has not succeeded, whatever it computed since."""
+    if _worker is not None and _worker.failed:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 class ElasticKVStore(KVStore):
@@ -331,6 +341,7 @@ def register(drop_in: bool = False) -> None:
     for name in NAMES + (DROP_IN_NAMES if drop_in else ()):
         KVStoreBase.kv_registry[name] = ElasticAsyncKVStore if "async" in name else ElasticKVStore
     data.provide(_job)
+    atexit.register(_end_as_it_went)
 
 
 def _job() -> Optional[Worker]:

@@ -102,6 +102,11 @@ class Worker:
         with self._changed:
             return len(self._membership().workers)
 
+    @property
+    def failed(self) -> bool:
+        """Whether the job can go no further on this worker; what waited for answers was let go without."""
+        return isinstance(self._error, JobError)
+
     def _membership(self) -> m.Generation:
         machine = self.machine
         if machine.joining:

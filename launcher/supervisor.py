@@ -226,15 +226,18 @@ class Supervisor:
         return [Signal(name, signal.SIGKILL) for name in names]
 
     def _exit_status(self) -> int:
-        """The job's exit status: what it failed with, else the first failure among its workers' own statuses."""
+        """The job's exit status: what it failed with, else the first failure among its processes' own statuses."""
         status = self._status
         if status is None or status == 0:
             status = next((s for s in (self._own_status(n) for n in self.children) if s), 0)
         return status if status >= 0 else 128 - status
 
     def _own_status(self, name: str) -> int:
-        """A worker's exit status as far as it is the job's."""
+        """A process's exit status as far as it is the job's."""
         child = self.children[name]
+        if child.role == "server":
+            # It gave up by itself, perhaps when all workers had sent their last; a signal's status is negative.
+            return max(0, child.status or 0) if self._members is None or name in self._members else 0
         if child.role != "worker" or not child.status or child.ended_in == "running":
             return 0
         if self._status is None:
