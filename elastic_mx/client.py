@@ -70,7 +70,8 @@ class ControlClient:
 
         Returns:
             What the resize cost: `generation`, `kind`, `step` (the first of the new generation), `bytes_moved`,
-            `seconds` (until in force), `longest_stall_seconds`, `median_step_seconds`, `workers`, `servers`.
+            `startup_seconds` (from the request to the plan, with the start of new processes), `seconds` (from the plan
+            until in force), `migration_seconds`, `longest_stall_seconds`, `median_step_seconds`, `workers`, `servers`.
 
         Raises:
             Declined: the job cannot have that size, or ends first.

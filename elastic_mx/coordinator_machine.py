@@ -511,6 +511,7 @@ class CoordinatorMachine:
             "kind": ", ".join(changes),
             "step": plan.step,
             "bytes_moved": plan.bytes_in,
+            "startup_seconds": plan.started - min([plan.started, *(asked for _, _, asked in self.requests)]),
             "seconds": plan.in_force_at - plan.started,
             "migration_seconds": plan.migration_seconds,
             "longest_stall_seconds": plan.stall_seconds,
