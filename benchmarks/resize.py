@@ -178,7 +178,7 @@ def show(result: Dict[str, Any]) -> None:
         rate = e["gigabytes_per_second"]
         cells = [f"{e[name + '_ms']:.0f}" for name in times]
         rows.append((e["kind"], *cells, f"{e['bytes_moved'] / 1e6:.0f}", f"{rate:.2f}" if rate else "-"))
-    header = "change stall longest noise step start-up its_stall in_force migration MB GB/s".split()
+    header = ("change", *times, "MB", "GB/s")
     print(table([name.replace("_", " ") for name in header], rows))
     print(f"checkpoint, stop, restart, restore: {result['checkpoint_restart_s']:.1f} s")
     print(f"that over the worst stall: {result['speedup']:.0f}", flush=True)
