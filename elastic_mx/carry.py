@@ -1,13 +1,15 @@
 """What no push carries, brought from a member to the workers that join: running statistics, and where the workers
 update, weights and optimizer states.
 
-MXNet's Trainer and Module hold these; they are found by looking for who uses a store. When a step belongs to which
-generation is worker_machine.py's.
+MXNet's Trainer and Module hold these; they are found when they make a store or define its keys. When a step belongs
+to which generation is worker_machine.py's.
 """
 
 from __future__ import annotations
 
 import gc
+import sys
+import weakref
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
@@ -24,11 +26,26 @@ class Carried(NamedTuple):
     copies: List[Any]
 
 
-def users(store: Any) -> Iterator[Any]:
-    """The Trainers and Modules of this process that use `store`."""
-    for thing in gc.get_objects():
-        if isinstance(thing, (mx.gluon.Trainer, mx.module.Module)) and getattr(thing, "_kvstore", None) is store:
-            yield thing
+def user_of(store: Any) -> Optional[Any]:
+    """The Trainer or Module that uses `store`, if there is one."""
+    user = store.user() if store.user is not None else None
+    return user if user is not None and user._kvstore is store else None
+
+
+def caller() -> Optional[weakref.ref[Any]]:
+    """The Trainer or Module that is calling, if one is: whoever makes a store or defines its keys will use it.
+
+    Looking for users when membership changes would go through all objects of the process, which takes a tenth of a
+    second, while others wait.
+    """
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_varnames[:1] == ("self",):
+            one = frame.f_locals.get("self")
+            if isinstance(one, (mx.gluon.Trainer, mx.module.Module)):
+                return weakref.ref(one)
+        frame = frame.f_back
+    return None
 
 
 def waiting_trainers(names: Sequence[str]) -> List[Any]:
@@ -163,8 +180,3 @@ def number_of_indices(user: Any) -> int:
         return len(user._params)
     arrays = user._exec_group.param_arrays
     return len(arrays) * max(1, len(arrays[0]) if arrays else 1)
-
-
-def user_of(store: Any) -> Optional[Any]:
-    """The Trainer or Module that uses `store`, if there is one."""
-    return next(users(store), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import weakref
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -13,7 +14,7 @@ import numpy as np
 from mxnet.kvstore import KVStore, KVStoreBase
 from mxnet.ndarray.sparse import BaseSparseNDArray
 
-from elastic_mx import data, engine, optimizers, states
+from elastic_mx import carry, data, engine, optimizers, states
 from elastic_mx.catalog import Key
 from elastic_mx.joining import Stores
 from elastic_mx.link import JobError
@@ -97,6 +98,7 @@ class ElasticKVStore(KVStore):
         self.handle = None
         self._worker = worker()
         self.number = self._worker.add_store(self)
+        self.user: Optional[weakref.ref[Any]] = carry.caller()
         self._order: Dict[str, engine.Variable] = {}
         self._known_groups: Dict[Tuple[Any, ...], List[_Group]] = {}
         self._optimizer: Any = None
@@ -129,6 +131,7 @@ class ElasticKVStore(KVStore):
 
     def init(self, key: Any, value: Any) -> None:
         """Define keys with their first values; the first worker's values count."""
+        self.user = self.user or carry.caller()
         names, values = _names(key), _arrays(key, value)
         keys = self._define([(name, arrays[0]) for name, arrays in zip(names, values)])
         for entry, name, arrays in zip(keys, names, values):
