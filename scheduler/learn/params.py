@@ -54,13 +54,13 @@ class Dl2Params:
     def ours(cls, **changes: Any) -> Dl2Params:
         """What departs from the paper, and why.
 
-        A window of 40 jobs, since with 20 the later batches of a crowded slot find the cluster full; a gentler first
+        A window of 48 jobs, since with 20 the later batches of a crowded slot find the cluster full; a gentler first
         phase, which ends at a lower loss; an entropy bonus that does not drown the small differences in reward; a pair
         for every job, so that none starves; all nodes tried for a task before a slot ends; replayed decisions weighted
         by how likely they still are.
         """
         values: Dict[str, Any] = {
-            "jobs": 40,
+            "jobs": 48,
             "warmup_rate": 0.001,
             "entropy": 0.003,
             "clip": 1.0,

@@ -50,7 +50,7 @@ class Session(Protocol):
 
 
 class Dl2Session:
-    """``dl2``: a warm-up round is 4 traces of the teacher and 400 updates, an online round is 1,500 slots."""
+    """``dl2``: a warm-up round is 4 traces of the teacher and 300 updates, an online round is 1,500 slots."""
 
     features = DL2_FEATURES
 
@@ -68,7 +68,7 @@ class Dl2Session:
     def warm_round(self) -> Figures:
         for _ in range(4):
             self._warm.watch()
-        return {"cross_entropy": self._warm.learn(400)}
+        return {"cross_entropy": self._warm.learn(300)}
 
     def online_round(self) -> Figures:
         if self._online is None:
