@@ -160,17 +160,11 @@ def data_pointer(array: mx.nd.NDArray) -> int:
     return values.ctypes.data if values.size else 0
 
 
-class _Borrowed(mx.nd.NDArray):
-    """An NDArray on memory of numpy, which it keeps alive."""
-
-    __slots__ = ("owner",)
-
-
 def wrap(values: np.ndarray) -> mx.nd.NDArray:
     """An NDArray on the memory of a C-contiguous numpy array, without copying.
 
-    The memory is alive as long as the NDArray is; operations that are still pending when the NDArray is dropped
-    need the caller to keep it (``mx.nd.waitall()`` before an arena is unmapped).
+    The caller keeps the memory alive, longer than the NDArray and than any operation that is pending on it:
+    ``mx.nd.waitall()`` before an arena is unmapped.
 
     Raises:
         TypeError: MXNet has no such dtype.
@@ -190,9 +184,7 @@ def wrap(values: np.ndarray) -> mx.nd.NDArray:
     tensor.shape = (ctypes.c_int64 * max(values.ndim, 1))(*values.shape)
     handle = ctypes.c_void_p()
     check_call(_LIB.MXNDArrayFromDLPackEx(ctypes.byref(managed), True, ctypes.byref(handle)))
-    array = _Borrowed(handle=handle)
-    array.owner = values
-    return array
+    return mx.nd.NDArray(handle=handle)
 
 
 # ----------------------------------------------------------------------------------------------------- row_sparse

@@ -18,7 +18,6 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import mxnet as mx
-import numpy as np
 from mxnet.base import _LIB, check_call
 
 from elastic_mx.arrays import (
@@ -257,15 +256,32 @@ def _function(name: str, kind: Any, *argument_types: Any) -> Any:
 
 
 def _wait_for_the_engine_before_a_fork() -> None:
-    """MXNet's own fork handler waits for all operations while it holds the GIL, which ours need to complete."""
-    os.register_at_fork(before=mx.nd.waitall)
+    """MXNet's own fork handler waits for all operations while it holds the GIL, which ours need to complete.
+
+    It joins the engine's threads as well, so they must have left Python too, not only have called ``done()``.
+    """
+    run = _Dispatcher._run.__code__
+
+    def wait() -> None:
+        mx.nd.waitall()
+        while any(_outermost(frame).f_code is run for frame in sys._current_frames().values()):
+            time.sleep(0.0002)
+            mx.nd.waitall()
+
+    os.register_at_fork(before=wait)
     if sys.version_info < (3, 10):  # where subprocess forks without calling the hooks of register_at_fork
 
         def audit(event: str, _arguments: Any) -> None:
             if event == "subprocess.Popen":
-                mx.nd.waitall()
+                wait()
 
         sys.addaudithook(audit)
+
+
+def _outermost(frame: Any) -> Any:
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame
 
 
 class Copy:
@@ -323,6 +339,6 @@ def copy_async(source: mx.nd.NDArray, target: mx.nd.NDArray) -> None:
 
 def plain_copy(array: mx.nd.NDArray) -> mx.nd.NDArray:
     """A copy in MXNet's plain layout, which `view` can show; it is written in the order of the engine."""
-    copy = wrap(np.empty(array.shape, array.dtype))
+    copy = mx.nd.empty(array.shape, dtype=array.dtype)
     copy_async(array, copy)
     return copy

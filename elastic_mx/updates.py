@@ -1,177 +1,192 @@
-"""The common update rules in NumPy: SGD with and without momentum, NAG and Adam, in place, chunk by chunk.
+"""SGD, NAG and Adam on numpy arrays, as MXNet 1.9.1's operators compute them, and faster; SGLD, reproducibly.
 
-They give what MXNet's own operators give, to rounding, without MXNet in the server process, so that a new server is
-there at once. Every other optimizer runs as MXNet's own, in optimizers.py.
+Each update goes over chunks that fit the cache, in the operators' own order of roundings, so the results are the
+operators' to the last bit and do not depend on how the arrays are cut. What a slice is, is server_optimizer.py's.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Sequence, Tuple
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
-CHUNK_BYTES = 128 * 1024
-Arrays = Sequence[np.ndarray]
+CHUNK = 16384  # elements; four arrays of float32 take 256 KiB, half of a small second-level cache
 
 
-class FusedOptimizer:
-    """A store's optimizer on a server, for slices of float32 or float64. The interface is ServerOptimizer's."""
+@dataclass(frozen=True)
+class Step:
+    """The numbers of one update, rounded as MXNet's operators take them: to float32, then to the weights' dtype."""
 
-    def __init__(self, description: Dict[str, Any]) -> None:
-        self.description = description
-        self._values: Dict[str, Any] = dict(description["attributes"])
-        self._rule, self._slots = _RULES[description["name"]]
-        self._factors: Dict[int, Tuple[float, float]] = {}
-        self._states: Dict[int, List[np.ndarray]] = {}
-        self._counts: Dict[int, int] = {}
-        self._scratch = np.empty(CHUNK_BYTES // 4, np.float32)
-
-    def define(self, s: int, key: str) -> None:
-        """Slice `s` belongs to `key` (its wire name), which may have multipliers."""
-        factors = self.description["multipliers"].get(key)
-        if factors is not None:
-            self._factors[s] = tuple(factors)
-
-    def set_scalars(self, values: Dict[str, float]) -> None:
-        """Take over the hyper-parameters that came with a round of pushes."""
-        self._values.update(values)
-
-    def update(self, s: int, weight: np.ndarray, gradient: np.ndarray) -> None:
-        """Update a slice's weights in place with the sum of the round's gradients, of the same shape and dtype."""
-        states = self._states.get(s)
-        if states is None:
-            states = self._states[s] = [np.zeros(weight.size, weight.dtype) for _ in range(self._slots(self._values))]
-        count = self._counts[s] = self._counts.get(s, 0) + 1
-        lr_mult, wd_mult = self._factors.get(s, (1.0, 1.0))
-        values = {**self._values, "lr": self._values["lr"] * lr_mult, "wd": self._values["wd"] * wd_mult}
-        if self._scratch.dtype != weight.dtype:
-            self._scratch = np.empty(CHUNK_BYTES // weight.itemsize, weight.dtype)
-        flat, flat_gradient = weight.reshape(-1), gradient.reshape(-1)
-        step = CHUNK_BYTES // weight.itemsize
-        for start in range(0, flat.size, step):
-            part = slice(start, start + step)
-            w = flat[part]
-            g = np.multiply(flat_gradient[part], _scalar(values["rescale_grad"], w), out=self._scratch[: w.size])
-            self._rule(w, g, [state[part] for state in states], values, count)
-
-    def update_rows(self, s: int, weight: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
-        """As `update`, with a gradient of which only `rows` are not zero; a lazy optimizer leaves the others alone."""
-        if not self._values.get("lazy_update"):
-            gradient = np.zeros(weight.shape, weight.dtype)
-            gradient[rows] = values
-            self.update(s, weight, gradient)
-            return
-        part = weight[rows]
-        states = self._states.get(s)
-        if states is None:
-            states = [np.zeros(weight.size, weight.dtype) for _ in range(self._slots(self._values))]
-        of_rows = [state.reshape(weight.shape) for state in states]
-        self._states[s] = [state[rows].reshape(-1) for state in of_rows]
-        self.update(s, part, values)
-        for state, changed in zip(of_rows, self._states[s]):
-            state[rows] = changed.reshape(part.shape)
-        self._states[s] = states
-        weight[rows] = part
-
-    def dump(self, s: int) -> Tuple[Any, List[np.ndarray]]:
-        """A slice's state: its update count and the arrays of its slots."""
-        states = self._states.get(s, [])
-        return {"count": self._counts.get(s, 0), "dtype": states[0].dtype.name if states else "float32"}, states
-
-    def load(self, s: int, structure: Any, arrays: Sequence[np.ndarray]) -> None:
-        """Take over what `dump` returned on another server; the arrays' bytes are copied."""
-        if structure["count"]:
-            self._counts[s] = structure["count"]
-            self._states[s] = [np.array(array.view(structure["dtype"])) for array in arrays]
-
-    def forget(self, s: int) -> None:
-        """Drop the state of a slice that has left."""
-        self._states.pop(s, None)
-        self._counts.pop(s, None)
+    lr: Any
+    wd: Any
+    lr_wd: Any
+    lr_rescale: Any
+    rescale: Any
+    clip: Any
+    momentum: Any = None
+    momentum_1: Any = None
+    beta1: Any = None
+    beta2: Any = None
+    rest1: Any = None
+    rest2: Any = None
+    epsilon: Any = None
 
 
-def fusable(description: Dict[str, Any], dtype: str) -> bool:
-    """Whether these rules serve an optimizer for keys of `dtype`."""
-    attributes = description["attributes"]
-    plain = not attributes.get("multi_precision") or dtype != "float16"
-    return description["name"] in _RULES and dtype in ("float32", "float64") and plain
+Scratch = Tuple[np.ndarray, np.ndarray]
+Rule = Callable[[np.ndarray, np.ndarray, Sequence[np.ndarray], Step, Scratch], None]
 
 
-def _scalar(value: float, like: np.ndarray) -> Any:
-    return like.dtype.type(value)
+def make_step(values: Mapping[str, Any], lr: float, wd: float, dtype: np.dtype) -> Step:
+    """Round the hyper-parameters `values` of an update with learning rate `lr` and weight decay `wd`."""
+
+    def rounded(value: float) -> Any:
+        return dtype.type(np.float32(value))
+
+    clip = values.get("clip_gradient")
+    numbers: Dict[str, Any] = dict(
+        lr=rounded(lr),
+        wd=rounded(wd),
+        lr_wd=rounded(lr) * rounded(wd),
+        lr_rescale=rounded(lr) * rounded(values.get("rescale_grad", 1.0)),
+        rescale=rounded(values.get("rescale_grad", 1.0)),
+        clip=rounded(clip) if clip else None,
+    )
+    if "momentum" in values:
+        numbers["momentum"] = rounded(values["momentum"])
+        numbers["momentum_1"] = numbers["momentum"] + dtype.type(1)
+    if "beta1" in values:
+        one = np.float32(1)
+        beta1, beta2 = np.float32(values["beta1"]), np.float32(values["beta2"])
+        numbers.update(beta1=dtype.type(beta1), beta2=dtype.type(beta2), epsilon=rounded(values["epsilon"]))
+        numbers.update(rest1=dtype.type(one - beta1), rest2=dtype.type(one - beta2))
+    return Step(**numbers)
 
 
-def _clip(g: np.ndarray, values: Dict[str, Any]) -> None:
-    limit = values.get("clip_gradient")
-    if limit is not None and limit > 0:
-        np.clip(g, -_scalar(limit, g), _scalar(limit, g), out=g)
+def adam_rate(values: Mapping[str, Any], lr: float, count: int) -> float:
+    """Adam's learning rate of the `count`-th update, with its bias corrections (Kingma and Ba, end of section 2)."""
+    return float(lr * (math.sqrt(1.0 - values["beta2"] ** count) / (1.0 - values["beta1"] ** count)))
 
 
-def _sgd(w: np.ndarray, g: np.ndarray, states: Arrays, values: Dict[str, Any], count: int) -> None:
-    """MXNet's multi_sgd_update and multi_sgd_mom_update, which its SGD uses: m = momentum m - lr (g + wd w); w += m."""
-    _clip(g, values)
-    _decay(w, g, values)
-    g *= _scalar(values["lr"], w)
-    if not states:
-        w -= g
-        return
-    momentum = states[0]
-    momentum *= _scalar(values["momentum"], w)
-    momentum -= g
-    w += momentum
+def _rescaled(g: np.ndarray, step: Step, out: np.ndarray) -> np.ndarray:
+    """The gradient, rescaled and clipped; `g` itself where that changes nothing."""
+    if step.rescale != 1:
+        g = np.multiply(g, step.rescale, out=out)
+    if step.clip is not None:
+        g = np.clip(g, -step.clip, step.clip, out=out)
+    return g
 
 
-def _nag(w: np.ndarray, g: np.ndarray, states: Arrays, values: Dict[str, Any], count: int) -> None:
-    """MXNet's nag_mom_update: n = momentum m - lr (g + wd w); w += momentum n - lr (g + wd w).
+def _lr_times(g: np.ndarray, step: Step, out: np.ndarray) -> np.ndarray:
+    """The learning rate times the gradient, rescaled and clipped; in MXNet's order, which clipping changes."""
+    if step.clip is None:
+        return np.multiply(g, step.lr_rescale, out=out)
+    return np.multiply(_rescaled(g, step, out), step.lr, out=out)
 
-    What it keeps as the next m is n with the decay of the new w, and so does this.
+
+def sgd(w: np.ndarray, g: np.ndarray, _state: Sequence[np.ndarray], step: Step, scratch: Scratch) -> None:
+    """``multi_sgd_update``: w -= lr * g + (lr * wd) * w."""
+    t, u = scratch
+    t = _lr_times(g, step, t)
+    if step.lr_wd != 0:
+        t += np.multiply(w, step.lr_wd, out=u)
+    w -= t
+
+
+def sgd_momentum(w: np.ndarray, g: np.ndarray, state: Sequence[np.ndarray], step: Step, scratch: Scratch) -> None:
+    """``multi_sgd_mom_update``: m = momentum * m - (lr * wd) * w - lr * g; w += m."""
+    (m,), (t, u) = state, scratch
+    m *= step.momentum
+    if step.lr_wd != 0:
+        m -= np.multiply(w, step.lr_wd, out=u)
+    m -= _lr_times(g, step, t)
+    w += m
+
+
+def sgd_single(w: np.ndarray, g: np.ndarray, _state: Sequence[np.ndarray], step: Step, scratch: Scratch) -> None:
+    """``sgd_update``, which NAG without momentum is: w = (1 - lr * wd) * w - lr * g."""
+    t = _lr_times(g, step, scratch[0])
+    if step.lr_wd != 0:
+        w *= w.dtype.type(1) - step.lr_wd
+    w -= t
+
+
+def nag(w: np.ndarray, g: np.ndarray, state: Sequence[np.ndarray], step: Step, scratch: Scratch) -> None:
+    """``nag_mom_update``: with m' = momentum * m, w += (momentum + 1) * (m' - lr * (g + wd * w)) - m';
+    m = m' - lr * (g + wd * w), where w is the new one: the operator works in place and reads it back.
     """
-    if not states:
-        _sgd(w, g, states, values, count)
-        return
-    _clip(g, values)
-    momentum, factor, lr = states[0], _scalar(values["momentum"], w), _scalar(values["lr"], w)
-    momentum *= factor
-    g *= lr
-    momentum -= g
-    decay = lr * _scalar(values["wd"], w)
-    step = factor * (momentum - decay * w) - decay * w - g
-    w += step
-    if decay:
-        momentum -= decay * w
+    (m,), (t, u) = state, scratch
+    g = _rescaled(g, step, t)
+    m *= step.momentum
+    _nag_gradient(w, g, step, u)
+    np.subtract(m, u, out=u)
+    u *= step.momentum_1
+    w -= m
+    w += u
+    m -= _nag_gradient(w, g, step, u)
 
 
-def _adam(w: np.ndarray, g: np.ndarray, states: Arrays, values: Dict[str, Any], count: int) -> None:
-    """MXNet's adam_update, with the bias corrections of update `count` in the learning rate."""
-    _decay(w, g, values)
-    _clip(g, values)
-    mean, variance = states
-    beta1, beta2, one = values["beta1"], values["beta2"], _scalar(1, w)
-    mean *= _scalar(beta1, w)
-    mean += (one - _scalar(beta1, w)) * g
-    np.multiply(g, g, out=g)
-    variance *= _scalar(beta2, w)
-    g *= one - _scalar(beta2, w)
-    variance += g
-    np.sqrt(variance, out=g)
-    g += _scalar(values["epsilon"], w)
-    np.divide(mean, g, out=g)
-    g *= _scalar(values["lr"] * math.sqrt(1 - beta2**count) / (1 - beta1**count), w)
-    w -= g
+def _nag_gradient(w: np.ndarray, g: np.ndarray, step: Step, out: np.ndarray) -> np.ndarray:
+    np.multiply(w, step.wd, out=out)
+    out += g
+    out *= step.lr
+    return out
 
 
-def _decay(w: np.ndarray, g: np.ndarray, values: Dict[str, Any]) -> None:
-    if values["wd"]:
-        g += _scalar(values["wd"], w) * w
+def adam(w: np.ndarray, g: np.ndarray, state: Sequence[np.ndarray], step: Step, scratch: Scratch) -> None:
+    """``adam_update``: g += wd * w, then clipped; m and v are its running moments; w -= lr * m / (sqrt(v) + eps)."""
+    (m, v), (t, u) = state, scratch
+    if step.rescale != 1:
+        g = np.multiply(g, step.rescale, out=t)
+    if step.wd != 0:
+        g = np.add(g, np.multiply(w, step.wd, out=u), out=t)
+    if step.clip is not None:
+        g = np.clip(g, -step.clip, step.clip, out=t)
+    m *= step.beta1
+    m += np.multiply(g, step.rest1, out=u)
+    v *= step.beta2
+    np.multiply(g, step.rest2, out=u)
+    u *= g
+    v += u
+    np.sqrt(v, out=u)
+    u += step.epsilon
+    np.multiply(m, step.lr, out=t)
+    t /= u
+    w -= t
 
 
-def _momentum_slot(values: Dict[str, Any]) -> int:
-    return 1 if values.get("momentum") else 0
+def run(rule: Rule, step: Step, w: np.ndarray, g: np.ndarray, state: Sequence[np.ndarray]) -> None:
+    """Update the flat arrays `w` and `state` in place with the flat gradient `g`, chunk by chunk.
+
+    `w` of float16 has its float32 master copy as the last of `state`; `g` has the dtype of `w`.
+    """
+    master: Optional[np.ndarray] = None
+    target = w
+    if w.dtype == np.float16:
+        *own, master = state
+        state, target = own, master
+    size = min(CHUNK, max(1, w.size))
+    first, second, wide = (np.empty(size, target.dtype) for _ in range(3))
+    for start in range(0, w.size, CHUNK):
+        stop = min(start + CHUNK, w.size)
+        part: List[np.ndarray] = [array[start:stop] for array in state]
+        gradient = g[start:stop]
+        if master is not None:
+            np.copyto(wide[: stop - start], gradient)
+            gradient = wide[: stop - start]
+        rule(target[start:stop], gradient, part, step, (first[: stop - start], second[: stop - start]))
+        if master is not None:
+            np.copyto(w[start:stop], target[start:stop], casting="same_kind")
 
 
-def _two_slots(values: Dict[str, Any]) -> int:
-    return 2
+def sgld(w: np.ndarray, g: np.ndarray, values: Mapping[str, Any], lr: float, wd: float, seed: Sequence[int]) -> None:
+    """Stochastic gradient Langevin dynamics: w -= lr / 2 * (g + wd * w), plus normal noise of variance `lr`.
 
-
-_RULES: Dict[str, Any] = {"sgd": (_sgd, _momentum_slot), "nag": (_nag, _momentum_slot), "adam": (_adam, _two_slots)}
+    The noise is a function of `seed`, so a run can be repeated, whichever server holds the slice.
+    """
+    g = g * w.dtype.type(values.get("rescale_grad", 1.0))
+    if values.get("clip_gradient") is not None:
+        np.clip(g, -values["clip_gradient"], values["clip_gradient"], out=g)
+    w -= w.dtype.type(lr / 2) * (g + w.dtype.type(wd) * w)
+    w += np.random.default_rng(list(seed)).normal(0.0, math.sqrt(lr), w.shape).astype(w.dtype)

@@ -14,7 +14,7 @@ import numpy as np
 from elastic_mx.arena import Arena
 from elastic_mx.catalog import Catalog, Key
 from elastic_mx.messages import ProtocolError
-from elastic_mx.updates import FusedOptimizer, fusable
+from elastic_mx.server_optimizer import ServerOptimizer
 
 CHUNK_BYTES = 256 * 1024
 
@@ -50,7 +50,7 @@ class Values:
     def __init__(self, name: str, catalog: Catalog) -> None:
         self.catalog = catalog
         self.arena = Arena(name)
-        self.optimizers: Dict[int, Any] = {}
+        self.optimizers: Dict[int, ServerOptimizer] = {}
         self._gradient = np.empty(0, np.uint8)
 
     def bytes_of(self, s: int) -> np.ndarray:
@@ -141,17 +141,20 @@ class Values:
         """Update the values of a store with an optimizer from now on; the first description counts."""
         if store in self.optimizers:
             return
-        self.optimizers[store] = optimizer = StoreOptimizer(description, allowed_imports)
+        self.optimizers[store] = optimizer = ServerOptimizer(description, allowed_imports, self._place)
         for s, key in self.catalog.key_of.items():
             if key.spec.store == store:
-                optimizer.define(s, key)
+                optimizer.define(s, key.spec.key)
+
+    def _place(self, s: int) -> Tuple[int, int]:
+        return self.catalog.offset[s], self.catalog.size[s]
 
     def define(self, key: Key) -> None:
         """A key was added to the catalog."""
         optimizer = self.optimizers.get(key.spec.store)
         if optimizer is not None:
             for s in key.slices:
-                optimizer.define(s, key)
+                optimizer.define(s, key.spec.key)
 
     def dump_states(self, slices: Sequence[int]) -> Tuple[List[Any], List[np.ndarray]]:
         """The optimizer states of slices: a structure for each, and all their arrays in order."""
@@ -186,52 +189,6 @@ class Values:
             optimizer = self.optimizers.get(self.catalog.key_of[s].spec.store)
             if optimizer is not None:
                 optimizer.forget(s)
-
-
-class StoreOptimizer:
-    """A store's optimizer: for each slice the NumPy rule where there is one for its dtype, else MXNet's own class."""
-
-    def __init__(self, description: Dict[str, Any], allowed_imports: Sequence[str]) -> None:
-        self.description = description
-        self._fused = FusedOptimizer(description) if fusable(description, "float32") else None
-        self._allowed_imports = allowed_imports
-        self._mxnet: Any = None
-        self._of: Dict[int, Any] = {}
-        if self._fused is None:
-            self._load_mxnet()
-
-    def _load_mxnet(self) -> Any:
-        if self._mxnet is None:
-            from elastic_mx.optimizers import ServerOptimizer
-
-            self._mxnet = ServerOptimizer(self.description, self._allowed_imports)
-        return self._mxnet
-
-    def define(self, s: int, key: Key) -> None:
-        fused = fusable(self.description, key.spec.dtype)
-        self._of[s] = self._fused if fused else self._load_mxnet()
-        self._of[s].define(s, key.spec.key)
-
-    def set_scalars(self, values: Dict[str, float]) -> None:
-        for optimizer in (self._fused, self._mxnet):
-            if optimizer is not None:
-                optimizer.set_scalars(values)
-
-    def update(self, s: int, weight: np.ndarray, gradient: np.ndarray) -> None:
-        self._of[s].update(s, weight, gradient)
-
-    def update_rows(self, s: int, weight: np.ndarray, rows: np.ndarray, values: np.ndarray) -> None:
-        """Update with a gradient that has some rows: those alone where the optimizer is lazy, else all of them."""
-        self._of[s].update_rows(s, weight, rows, values)
-
-    def dump(self, s: int) -> Tuple[Any, List[np.ndarray]]:
-        return self._of[s].dump(s)  # type: ignore[no-any-return]
-
-    def load(self, s: int, structure: Any, arrays: Sequence[np.ndarray]) -> None:
-        self._of[s].load(s, structure, arrays)
-
-    def forget(self, s: int) -> None:
-        self._of[s].forget(s)
 
 
 def updated(key: Key) -> bool:

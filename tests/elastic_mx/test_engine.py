@@ -327,8 +327,9 @@ def test_gradients_can_be_viewed_but_weights_after_inference_only_copied():
         engine.view(net.weight.data())
     arena = np.zeros((16, 3, 3, 3), np.float32)
     engine.copy_async(net.weight.data(), engine.wrap(arena))
+    copy = engine.plain_copy(net.weight.data())
     mx.nd.waitall()
-    assert (arena == before).all()
+    assert (arena == before).all() and (engine.view(copy) == before).all()
 
 
 def test_weights_pulled_after_inference_are_what_the_next_pass_uses():
