@@ -106,7 +106,7 @@ def flat_view(array: mx.nd.NDArray, count: int, dtype: np.dtype, writable: bool 
     """
     own = _WORDS.from_address(array.handle.value)
     chunk = own[0]
-    if chunk and count and type(array) in (mx.nd.NDArray, _Borrowed):
+    if chunk and count and type(array) is mx.nd.NDArray:
         storage, offset = _WORDS.from_address(chunk), check_layout().variable
         plain = offset != _VARIABLE_AFTER_ONEDNN or not storage[(offset - 16) // 8]
         axes = own[_AXES] & 0xFFFFFFFF
