@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := constraints.txt
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-pythons lint clean
 
 $(VENV)/installed: setup.py $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
@@ -23,6 +23,10 @@ demo: $(VENV)/installed-demo
 
 test: $(VENV)/installed lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests
+
+# A real job on each Python and NumPy that this machine has; some ten minutes.
+test-pythons:
+	$(PYTHON) tests/pythons.py
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
