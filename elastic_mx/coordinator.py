@@ -13,6 +13,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Iterator, Optional, Tuple
 
 import zmq
 
@@ -70,9 +71,19 @@ class Coordinator:
             checkpoint.commit(Path(folder), manifest)
 
     def _send(self, outbox: Outbox) -> None:
-        for name, message in outbox:
-            logger.debug("%s < %s", name, message)
-            self._socket.send_multipart([name.encode(), m.encode(message)])
+        for name, data in encoded(outbox):
+            self._socket.send_multipart([name, data])
+
+
+def encoded(outbox: Outbox) -> Iterator[Tuple[bytes, bytes]]:
+    """Each receiver with its message on the wire; a plan goes to everybody and is encoded once."""
+    last: Optional[m.Message] = None
+    data = b""
+    for name, message in outbox:
+        logger.debug("%s < %s", name, message)
+        if message is not last:
+            last, data = message, m.encode(message)
+        yield name.encode(), data
 
 
 def main() -> None:

@@ -157,7 +157,7 @@ class CoordinatorMachine:
                 joining=joining,
                 generation=self.generation,
                 settings=self.settings.to_dict(),
-                keys=[self.table.placed(number) for number in range(len(self.table.keys))],
+                keys=self.table.all_placed(),
                 optimizers=list(self.optimizers.values()),
                 restored=self.restored.position if self.restored and not joining else None,
             ),
@@ -384,7 +384,7 @@ class CoordinatorMachine:
 
     def _starting(self, role: str) -> List[str]:
         """Processes of `role` that were launched or have registered and are no members."""
-        members = (*self.generation.workers, *self.generation.servers) if self.generation else ()
+        members = {*self.generation.workers, *self.generation.servers} if self.generation else set()
         return [n for n, r in self.launched.items() if r == role and n not in members and not self._has_finished(n)]
 
     def _start_plan(self, now: float) -> None:

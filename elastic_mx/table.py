@@ -88,6 +88,7 @@ class Table:
         self.load: Dict[str, int] = dict.fromkeys(servers, 0)
         self.count: Dict[str, int] = dict.fromkeys(servers, 0)
         self._arena: Dict[str, ArenaMap] = {server: ArenaMap() for server in self.load}
+        self._all_placed: Optional[List[PlacedKey]] = None
 
     def define(self, spec: KeySpec, among: Sequence[str]) -> PlacedKey:
         """Place a key's slices on the least loaded of the servers `among`; a known key keeps its places.
@@ -105,6 +106,7 @@ class Table:
                 )
             return self.placed(known)
         number = len(self.keys)
+        self._all_placed = None
         self.keys.append(spec)
         self.index[spec.store, spec.key] = number
         self.first_slice.append(len(self.size))
@@ -126,6 +128,12 @@ class Table:
         first = self.first_slice[number]
         last = self.first_slice[number + 1] if number + 1 < len(self.keys) else len(self.size)
         return PlacedKey(self.keys[number], first, [(self.owner[s], self.offset[s]) for s in range(first, last)])
+
+    def all_placed(self) -> List[PlacedKey]:
+        """All keys with their places; the same list, not to be changed, until the table changes."""
+        if self._all_placed is None:
+            self._all_placed = [self.placed(number) for number in range(len(self.keys))]
+        return self._all_placed
 
     def plan(self, servers: Sequence[str]) -> List[Move]:
         """The moves that make `servers` the owners of everything, in slice order, with their places taken.
@@ -149,6 +157,7 @@ class Table:
 
     def carry_out(self, moves: Sequence[Move], servers: Sequence[str]) -> None:
         """Make a plan's result the assignment; its old places are free again."""
+        self._all_placed = None
         for move in moves:
             self._arena[move.source].release(self.offset[move.slice], self.size[move.slice])
             self.owner[move.slice] = move.target
