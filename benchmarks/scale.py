@@ -174,14 +174,15 @@ def simulate_apart(workers: int, servers: int, slices: int) -> Dict[str, Any]:
 # ------------------------------------------------------------------------------------------------ the real thing
 
 
-def held(pid: int) -> int:
-    """Bytes that a process holds: its private memory, and the arenas that it made."""
+def held(name: str, pid: int) -> int:
+    """Bytes that a process holds: its private memory, and the arenas that it made, not those it looks into."""
     with open(f"/proc/{pid}/status") as file:
         private = next(int(line.split()[1]) * 1024 for line in file if line.startswith("RssAnon"))
     arenas = 0
     for entry in Path(f"/proc/{pid}/fd").iterdir():
         try:
-            if os.readlink(entry).startswith("/memfd:elastic-mx"):
+            label = os.readlink(entry).partition("/memfd:elastic-mx-")[2]
+            if label.startswith((name, "state")):
                 arenas += entry.stat().st_blocks * 512
         except FileNotFoundError:
             continue
@@ -196,7 +197,7 @@ def real(workers: int, servers: int, options: argparse.Namespace) -> Dict[str, A
             members = conductor.gather(workers)
             reports = [turn(members, "round", iterations=options.iterations) for _ in range(options.rounds + 1)][1:]
             pids = {name: process.pid for name, process in job.processes.items()}
-            memory = {role: max(held(pid) for n, pid in pids.items() if n.startswith(role)) for role in ROLES}
+            memory = {role: max(held(n, pid) for n, pid in pids.items() if n.startswith(role)) for role in ROLES}
     ms = median([max(member["ms"] for member in report) for report in reports])
     nbytes = 4 * sum(math.prod(shape) for shape in keys(options.keys))
     return {
