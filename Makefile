@@ -28,6 +28,9 @@ test: $(VENV)/installed lint
 test-pythons:
 	$(PYTHON) tests/pythons.py
 
+bench: $(VENV)/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.report
+
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -19,16 +19,15 @@ from benchmarks.jobs import ElasticJob
 from benchmarks.turns import wait_until
 from elastic_mx import messages as m
 
-SIZE = (2, 2)
-# Each change with the size that it leads to: (workers, servers).
-CHANGES: Tuple[Tuple[str, Tuple[int, int]], ...] = (
-    ("+server", (2, 3)),
-    ("-server", (2, 2)),
-    ("+worker", (3, 2)),
-    ("-worker", (2, 2)),
-    ("+server +worker", (3, 3)),
-    ("-server -worker", (2, 2)),
-)
+# Each change, made in this order, with the processes beyond the first ones that it leads to: (workers, servers).
+CHANGES: Dict[str, Tuple[int, int]] = {
+    "+server": (0, 1),
+    "-server": (0, 0),
+    "+worker": (1, 0),
+    "-worker": (0, 0),
+    "+server +worker": (1, 1),
+    "-server -worker": (0, 0),
+}
 QUIET_STEPS = 12  # before each change, for the median step and the noise
 STEPS_BEFORE = 2  # of the first step of the new generation: those that a worker may have waited in for the commit
 STEPS_AFTER = 3  # the last of the changed window, counted from in force
@@ -128,25 +127,28 @@ def restart(job: ElasticJob, log: Log, folder: Path, size: Tuple[int, int], **en
 def measure(options: argparse.Namespace) -> Dict[str, Any]:
     here = machine()
     env = dict(KEYS=options.keys, COMPUTE_MS=options.compute_ms, transport=options.transport)
-    runs: Dict[str, List[Dict[str, Any]]] = {kind: [] for kind, _ in CHANGES}
+    changes = [kind for kind in CHANGES if " " in kind or not options.together]
+    runs: Dict[str, List[Dict[str, Any]]] = {kind: [] for kind in changes}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         out = folder / "steps"
         out.mkdir()
         log = Log(out)
-        with ElasticJob(Path(SCRIPTS) / "steps.py", *SIZE, out=out, **env) as job:
+        first = options.workers, options.servers
+        with ElasticJob(Path(SCRIPTS) / "steps.py", *first, out=out, **env) as job:
             log.wait_for(2)
             for number in range(options.rounds):
-                for i, (kind, size) in enumerate(CHANGES):
+                for i, kind in enumerate(changes):
+                    more = CHANGES[kind]
+                    size = first[0] + more[0], first[1] + more[1]
                     runs[kind].append(change(job, log, 1 + number * len(CHANGES) + i, kind, size))
-            seconds = restart(job, log, folder, (3, 3), **env)
+            seconds = restart(job, log, folder, (first[0] + 1, first[1] + 1), **env)
     events = [summary(kind, found) for kind, found in runs.items()]
     worst = max(event["stall_ms"] for event in events)
     return {
         "benchmark": "resize",
         "machine": here,
-        "keys": options.keys,
-        "transport": options.transport,
+        **{name: getattr(options, name) for name in ("workers", "servers", "keys", "transport")},
         "compute_ms": options.compute_ms,
         "rounds": options.rounds,
         "events": events,
@@ -169,8 +171,8 @@ def summary(kind: str, found: Sequence[Dict[str, Any]]) -> Dict[str, Any]:
 def show(result: Dict[str, Any]) -> None:
     print(result["machine"])
     print(
-        f"{result['keys']} keys, momentum SGD on the servers, 2 workers, 2 servers, transport {result['transport']}, "
-        f"{result['compute_ms']:g} ms of computation a step; medians of {result['rounds']} rounds, times in ms"
+        f"{result['workers']} workers, {result['servers']} servers with momentum SGD, {result['keys']} keys, transport "
+        f"{result['transport']}, a step computes for {result['compute_ms']:g} ms; medians of {result['rounds']}, in ms"
     )
     rows = []
     for e in result["events"]:
@@ -186,14 +188,17 @@ def show(result: Dict[str, Any]) -> None:
 
 def main(arguments: Optional[Sequence[str]] = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.resize", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--workers", type=int, default=2, help="before each change")
+    parser.add_argument("--servers", type=int, default=2, help="before each change")
     parser.add_argument("--keys", choices=("resnet50", "vgg16", "small", "tiny"), default="resnet50")
     parser.add_argument("--transport", choices=("auto", "shm", "tcp"), default="auto")
     parser.add_argument("--compute-ms", type=float, default=100, help="computation in each step (default 100)")
+    parser.add_argument("--together", action="store_true", help="only the changes of servers and workers at once")
     parser.add_argument("--rounds", type=int, default=7, help="how often each change is made (default 7)")
     parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
     options = parser.parse_args(arguments)
-    if options.rounds < 1 or options.compute_ms < 0:
-        parser.error("--rounds must be at least 1 and --compute-ms not negative")
+    if min(options.rounds, options.workers, options.servers) < 1 or options.compute_ms < 0:
+        parser.error("--rounds, --workers and --servers must be at least 1 and --compute-ms not negative")
     result = measure(options)
     show(result)
     finish(result, options.json)

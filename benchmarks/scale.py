@@ -214,13 +214,13 @@ ROLES = ("server", "worker")
 
 
 def measure_real(options: argparse.Namespace) -> Dict[str, Any]:
-    """The real jobs; memory is that of two workers and two servers beyond the same job with next to no keys."""
-    sizes = [(w, s) for w, s in REAL if w <= options.max_workers]
-    runs = [real(*size, options) for size in sizes]
+    """The real jobs; memory is that of one with two servers beyond the same job with next to no keys."""
+    runs = [real(workers, servers, options) for workers, servers in REAL if workers <= options.max_workers]
+    full = next((run for run in runs if run["servers"] == 2), runs[0])
     bare = argparse.Namespace(**{**vars(options), "keys": "tiny"})
-    base, full = real(2, 2, bare), next(run for run in runs if (run["workers"], run["servers"]) == (2, 2))
+    base = real(full["workers"], full["servers"], bare)
     nbytes = 4 * sum(math.prod(shape) for shape in keys(options.keys))
-    share, own = nbytes / 2, 2 * nbytes  # a worker's script has the gradients and the weights itself
+    share, own = nbytes / full["servers"], 2 * nbytes  # a worker's script has the gradients and the weights itself
     return {
         "jobs": runs,
         "model_bytes": nbytes,
@@ -275,7 +275,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
         "simulated": [simulate_apart(w, s, options.slices) for w, s in sizes],
         "keys": options.keys,
         "transport": options.transport,
-        "real": measure_real(options) if options.max_workers >= 2 else None,
+        "real": measure_real(options) if options.max_workers >= 1 else None,
     }
     show(result)
     finish(result, options.json)

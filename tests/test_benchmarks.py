@@ -1,0 +1,66 @@
+"""Each benchmark runs on a tiny size and reports what it promises; what the figures are, `make bench` tells."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.common import keys
+from benchmarks.jobs import ROOT
+
+SMALLEST = ("--workers=1", "--servers=1", "--rounds=1")
+
+
+def run(name, *arguments):
+    """Run a benchmark and return the JSON of its last line; it must have printed a table as well."""
+    done = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{name}", *arguments, "--json"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    *lines, last = done.stdout.splitlines()
+    assert any(line.startswith("|--") for line in lines)
+    result = json.loads(last)
+    assert "cores" in result["machine"]
+    return result
+
+
+def test_the_keys_are_those_of_the_models():
+    sizes = {name: sum(math.prod(shape) for shape in keys(name)) for name in ("resnet50", "vgg16")}
+    assert sizes == {"resnet50": 25_557_032, "vgg16": 138_357_544}
+    assert len(keys("resnet50")) == 161
+
+
+def test_kvstore_measures_both_sides():
+    result = run("kvstore", "--keys=tiny", "--transport=tcp", "--optimizer=sgd", *SMALLEST)
+    assert result["elastic_ms"] > 0 and result["pslite_ms"] > 0
+    assert result["speedup"] == pytest.approx(result["pslite_ms"] / result["elastic_ms"])
+
+
+def test_training_measures_both_sides():
+    result = run("training", "--models", "lstm", "--batch=1", "--steps=1", *SMALLEST)
+    [lstm] = result["models"]
+    assert lstm["speedup"] == pytest.approx(lstm["pslite_ms"] / lstm["elastic_ms"])
+    assert 0 <= lstm["elastic_waiting"] < 1
+
+
+def test_resize_makes_changes_and_the_restart():
+    result = run("resize", "--keys=tiny", "--compute-ms=5", "--together", *SMALLEST)
+    assert [event["kind"] for event in result["events"]] == ["+server +worker", "-server -worker"]
+    for event in result["events"]:
+        assert event["stall_ms"] >= 0 and event["median_step_ms"] >= 5 and event["in_force_ms"] > 0
+        assert event["bytes_moved"] > 0
+    assert result["checkpoint_restart_s"] > 0
+
+
+def test_scale_simulates_and_runs_real_jobs():
+    result = run("scale", "--slices=2000", "--max-simulated=10", "--max-workers=1", "--keys=tiny", "--rounds=1")
+    assert [(run["workers"], run["servers"]) for run in result["simulated"]] == [(10, 10), (10, 100)]
+    assert all(run["messages_per_process"] < 8 for run in result["simulated"])
+    assert result["real"]["jobs"][0]["ms"] > 0
