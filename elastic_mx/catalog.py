@@ -45,6 +45,7 @@ class Catalog:
         self.size: Dict[int, int] = {}
         self.owner: Dict[int, str] = {}
         self.offset: Dict[int, int] = {}
+        self.changes = 0
 
     def add(self, placed: PlacedKey) -> Key:
         """Enter a key as the coordinator placed it; a known one stays as it is."""
@@ -55,6 +56,7 @@ class Catalog:
         rows = slice_rows(spec, self.slice_bytes)
         key = Key(spec, placed.first_slice, rows, np.dtype(spec.dtype), prod(spec.shape))
         self.keys[spec.store, spec.key] = key
+        self.changes += 1
         per_row = row_bytes(spec)
         for s, (start, stop), (owner, offset) in zip(key.slices, key.rows, placed.places):
             self.key_of[s] = key
@@ -64,6 +66,7 @@ class Catalog:
 
     def move(self, moves: Sequence[Move]) -> None:
         """Carry out a plan's moves."""
+        self.changes += 1
         for move in moves:
             self.owner[move.slice] = move.target
             self.offset[move.slice] = move.offset

@@ -25,7 +25,7 @@ from elastic_mx.arena import open_peer
 from elastic_mx.catalog import Catalog
 from elastic_mx.link import ControlLink, JobError
 from elastic_mx.settings import JobSettings, ProcessSettings
-from elastic_mx.values import Sent, Shared, Values
+from elastic_mx.values import Contribution, Values
 
 logger = logging.getLogger("elastic_mx.server")
 WRITER_POLL_MS = 20
@@ -54,6 +54,7 @@ class Server:
         self._link.register("server", self._data.last_endpoint.decode())
         self._peers: Dict[str, Any] = {}
         self._arenas: Dict[str, Any] = {}
+        self._shared: Dict[str, Contribution] = {}
         self._early: List[Tuple[bytes, List[Any]]] = []
         self._replies: Dict[str, Reply] = {}
         self._moves: Dict[int, List[m.Move]] = {}
@@ -212,9 +213,16 @@ class Server:
             buffers = [frame.buffer for frame in frames]
             return [self.values.rows(s, *buffers[2 * i : 2 * i + 2], scalars) for i, s in enumerate(slices)]
         if not frames and sender in self._arenas:
-            return [Shared(self._arenas[sender], scalars)] * len(slices)
-        sizes = [self.catalog.size[s] for s in slices]
-        return [Sent(piece, scalars) for piece in wire.split_frames([f.buffer for f in frames], sizes, sender)]
+            shared = self._shared.get(sender)
+            if shared is None or shared.scalars != scalars:
+                shared = self._shared[sender] = Contribution(self._arenas[sender], self.catalog.offset, scalars)
+            return [shared] * len(slices)
+        buffers = [np.frombuffer(frame.buffer, np.uint8) for frame in frames] or [np.empty(0, np.uint8)]
+        places = wire.locate([frame.buffer for frame in frames], [self.catalog.size[s] for s in slices], sender)
+        by_frame = [Contribution(buffer, {}, scalars) for buffer in buffers]
+        for s, (number, at) in zip(slices, places):
+            by_frame[number].at[s] = at  # type: ignore[index]
+        return [by_frame[number] for number, _ in places]
 
     def _set_optimizer(self, store: int, description: Dict[str, Any]) -> None:
         self.values.set_optimizer(store, description, self._allowed)
@@ -319,7 +327,7 @@ class Server:
         found = [s for s in self.machine.slices if reader.has(self.catalog.key_of[s])]
         for s in found:
             value, structure, arrays = reader.slice(self.catalog.key_of[s], s)
-            self.values.store([s], [Sent(value)])
+            self.values.store([s], [Contribution(value, {s: 0})])
             self.values.load_states([s], [[structure, len(arrays)]], arrays)
         self._carry_out(self.machine.restore(found))
 
@@ -333,7 +341,7 @@ class Server:
         buffers = [frame.buffer for frame in frames]
         first_state = len(buffers) - sum(count for _, count in message.states)
         pieces = wire.split_frames(buffers[:first_state], sizes, sender)
-        self.values.store(message.slices, [Sent(piece) for piece in pieces])
+        self.values.store(message.slices, [Contribution(piece, {s: 0}) for s, piece in zip(message.slices, pieces)])
         arrays = [np.frombuffer(buffer, np.uint8) for buffer in buffers[first_state:]]
         self.values.load_states(message.slices, message.states, arrays)
         self._bytes_in += sum(sizes)

@@ -15,6 +15,7 @@ import numpy as np
 from elastic_mx import updates
 from elastic_mx.arena import Arena
 from elastic_mx.messages import ProtocolError
+from elastic_mx.table import aligned
 
 Place = Callable[[int], Tuple[int, int]]
 _LAZY = ("sgd", "ccsgd", "adam")
@@ -133,13 +134,17 @@ class ServerOptimizer:
         """How often slice `s` was updated, from the optimizer's ``begin_num_update``."""
         return self._slices[s].count
 
+    def factors(self, s: int) -> Tuple[float, float]:
+        """By what the learning rate and the weight decay of slice `s` are multiplied."""
+        return self._slices[s].factors
+
     # ------------------------------------------------------------------------------------------------ updates
 
     def begin_run(self, slices: Sequence[int], weight: np.ndarray) -> Optional[Run]:
         """Begin an update of slices that lie side by side in the arena, in that order.
 
         Args:
-            weight: their values, flat, without gaps.
+            weight: their values, flat, as they lie in the arena.
 
         Returns:
             What makes the update, piece by piece; None where this optimizer, dtype or mixture of slices (update
@@ -155,8 +160,9 @@ class ServerOptimizer:
         at = 0
         for s, state in zip(slices, states):
             if state.slots < self._slots(weight.dtype):
-                self._create(s, state, weight[at:] if len(slices) > 1 else weight)
-            at += (state.nbytes // weight.itemsize) if state.nbytes else weight.size
+                self._create(s, state, weight[at:])
+            if len(slices) > 1:
+                at += aligned(self._place(s)[1]) // weight.itemsize
             state.count += 1
         step = self._step(first, weight.dtype)
         arrays = [self._array(first, k, weight.size) for k in range(self._slots(weight.dtype))]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -15,27 +15,27 @@ from elastic_mx.arena import Arena
 from elastic_mx.catalog import Catalog, Key
 from elastic_mx.messages import ProtocolError
 from elastic_mx.server_optimizer import ServerOptimizer
+from elastic_mx.table import aligned
+from elastic_mx.updates import CHUNK
 
 CHUNK_BYTES = 256 * 1024
+MOST_RUNS = 1000
 
 
-@dataclass(frozen=True)
-class Shared:
-    """A contribution that lies in its worker's arena, at the slice's own place."""
+@dataclass(frozen=True, eq=False)
+class Contribution:
+    """What a worker gives to slices: slice s lies at ``buffer[at[s]:]`` (uint8).
 
-    arena: np.ndarray
+    That is the worker's arena, with the slices' own places, or a frame. One object serves all slices that lie in it
+    as they lie in the server's arena, so that slices side by side are added in one go.
+    """
+
+    buffer: np.ndarray
+    at: Mapping[int, int]
     scalars: Optional[Dict[str, float]] = None
 
 
-@dataclass(frozen=True)
-class Sent:
-    """A contribution that came in a frame: the slice's bytes (uint8)."""
-
-    data: np.ndarray
-    scalars: Optional[Dict[str, float]] = None
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SomeRows:
     """A contribution of some rows: their numbers within the slice (int64, rising) and values, of shape (rows, ...)."""
 
@@ -52,6 +52,8 @@ class Values:
         self.arena = Arena(name)
         self.optimizers: Dict[int, ServerOptimizer] = {}
         self._gradient = np.empty(0, np.uint8)
+        self._runs: Dict[Tuple[int, ...], List[List[int]]] = {}
+        self._runs_at = -1
 
     def bytes_of(self, s: int) -> np.ndarray:
         """The bytes (uint8) of slice `s`."""
@@ -70,20 +72,66 @@ class Values:
 
     def apply(self, slices: Sequence[int], contributions: Sequence[List[Tuple[str, Any]]]) -> None:
         """Add each slice's contributions in order and make the sum its value, or update the value with it."""
-        for s, parts in zip(slices, contributions):
-            key = self.catalog.key_of[s]
-            if any(isinstance(source, SomeRows) for _, source in parts):
-                self._apply_rows(s, [source for _, source in parts])
+        start = 0
+        for i in range(1, len(slices) + 1):
+            if i < len(slices) and contributions[i] == contributions[start]:
                 continue
-            arrays = [self._resolve(s, source).view(key.dtype) for _, source in parts]
-            optimizer = self.optimizers.get(key.spec.store)
-            if optimizer is None or not updated(key):
-                add_in_order(arrays, self.bytes_of(s).view(key.dtype))
-                continue
-            gradient = self._sum(s, arrays)
-            if parts[0][1].scalars:
-                optimizer.set_scalars(parts[0][1].scalars)
-            optimizer.update(s, self.array(s), gradient)
+            sources = [source for _, source in contributions[start]]
+            if any(isinstance(source, SomeRows) for source in sources):
+                for s in slices[start:i]:
+                    self._apply_rows(s, sources)
+            else:
+                for side_by_side in self._side_by_side(slices[start:i]):
+                    self._apply(side_by_side, sources)
+            start = i
+
+    def _side_by_side(self, slices: Sequence[int]) -> List[List[int]]:
+        """The slices in runs that lie in the arena without more than a cache line's rest between them, of one kind."""
+        if self._runs_at != self.catalog.changes:
+            self._runs.clear()
+            self._runs_at = self.catalog.changes
+        key = tuple(slices)
+        runs = self._runs.get(key)
+        if runs is None:
+            runs, end, kind = [], -1, None
+            for s in slices:
+                spec = self.catalog.key_of[s].spec
+                optimizer = self.optimizers.get(spec.store)
+                factors = optimizer.factors(s) if optimizer is not None else None
+                this = (spec.dtype, spec.store, spec.key[:2], factors)
+                if self.catalog.offset[s] == end and this == kind:
+                    runs[-1].append(s)
+                else:
+                    runs.append([s])
+                end, kind = aligned(self.catalog.offset[s] + self.catalog.size[s]), this
+            if len(self._runs) >= MOST_RUNS:
+                self._runs.clear()
+            self._runs[key] = runs
+        return runs
+
+    def _apply(self, slices: Sequence[int], sources: Sequence[Contribution]) -> None:
+        """As `apply`, for slices side by side whose contributions are the same objects."""
+        key, offset = self.catalog.key_of[slices[0]], self.catalog.offset
+        start, last = offset[slices[0]], slices[-1]
+        length = offset[last] + self.catalog.size[last] - start
+        weight = self.arena.bytes[start : start + length].view(key.dtype)
+        arrays = []
+        for source in sources:
+            at = source.at[slices[0]]
+            arrays.append(source.buffer[at : at + length].view(key.dtype))
+        optimizer = self.optimizers.get(key.spec.store)
+        if optimizer is None or not updated(key):
+            add_in_order(arrays, weight)
+            return
+        if sources[0].scalars:
+            optimizer.set_scalars(sources[0].scalars)
+        run = optimizer.begin_run(slices, weight)
+        if run is None:
+            for s in slices:
+                optimizer.update(s, self.array(s), self._sum(s, sources))
+            return
+        for at in range(0, weight.size, CHUNK):
+            run.update(at, self._sum_of([array[at : at + CHUNK] for array in arrays]))
 
     def rows(self, s: int, rows: Any, values: Any, scalars: Optional[Dict[str, float]]) -> SomeRows:
         """A contribution of some rows of slice `s`, from the bytes of their numbers and values.
@@ -125,23 +173,30 @@ class Values:
         else:
             np.copyto(self.array(s), total)
 
-    def _sum(self, s: int, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    def _sum(self, s: int, sources: Sequence[Contribution]) -> np.ndarray:
         """The sum of a round's gradients, of the slice's shape; valid until the next one."""
-        shape = self.catalog.key_of[s].slice_shape(s)
+        key = self.catalog.key_of[s]
+        return self._sum_of([self._resolve(s, source).view(key.dtype) for source in sources]).reshape(
+            key.slice_shape(s)
+        )
+
+    def _sum_of(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """The sum of flat arrays, added from the first to the last; valid until the next one."""
         if len(arrays) == 1:
-            return arrays[0].reshape(shape)
+            return arrays[0]
         nbytes = arrays[0].nbytes
         if len(self._gradient) < nbytes:
             self._gradient = np.empty(nbytes, np.uint8)
         total = self._gradient[:nbytes].view(arrays[0].dtype)
         add_in_order(arrays, total)
-        return total.reshape(shape)
+        return total
 
     def set_optimizer(self, store: int, description: Dict[str, Any], allowed_imports: Sequence[str]) -> None:
         """Update the values of a store with an optimizer from now on; the first description counts."""
         if store in self.optimizers:
             return
         self.optimizers[store] = optimizer = ServerOptimizer(description, allowed_imports, self._place)
+        self._runs.clear()
         for s, key in self.catalog.key_of.items():
             if key.spec.store == store:
                 optimizer.define(s, key.spec.key)
@@ -175,12 +230,10 @@ class Values:
                 self.optimizers[self.catalog.key_of[s].spec.store].load(s, structure, arrays[at : at + count])
             at += count
 
-    def _resolve(self, s: int, source: Any) -> np.ndarray:
+    def _resolve(self, s: int, source: Contribution) -> np.ndarray:
         """The bytes of a contribution to slice `s`."""
-        if isinstance(source, Sent):
-            return source.data
-        offset = self.catalog.offset[s]
-        return source.arena[offset : offset + self.catalog.size[s]]  # type: ignore[no-any-return]
+        at = source.at[s]
+        return source.buffer[at : at + self.catalog.size[s]]
 
     def forget(self, slices: Sequence[int], offsets: Sequence[int]) -> None:
         """Give back the memory of slices that have left."""

@@ -168,31 +168,39 @@ def _decode(decoder: Any, data: Any) -> Data:
         raise ProtocolError(f"a data header of {len(data)} bytes cannot be read: {error}") from error
 
 
-def split_frames(frames: Sequence[Any], sizes: Sequence[int], who: str) -> List[np.ndarray]:
-    """Cut frames into slices of `sizes` bytes, in order, without copying; each begins at a whole cache line.
+def locate(frames: Sequence[Any], sizes: Sequence[int], who: str) -> List[Tuple[int, int]]:
+    """Where in the frames slices of `sizes` bytes lie, in order; each begins at a whole cache line.
 
     Returns:
-        One uint8 array per size.
+        For each the number of its frame and its offset in it.
 
     Raises:
         ProtocolError: the frames do not hold exactly these slices.
     """
-    pieces: List[np.ndarray] = []
-    rest = iter(frames)
-    frame, at = np.empty(0, np.uint8), 0
+    places: List[Tuple[int, int]] = []
+    lengths = [len(frame) for frame in frames]
+    number, length, at = -1, 0, 0
     for size in sizes:
         start = aligned(at)
-        if size and (start >= len(frame) or at == 0):
-            if at != len(frame):
+        if size and (start >= length or at == 0):
+            number += 1
+            if at != length or number == len(lengths):
                 raise _misfit(frames, sizes, who)
-            frame, start = np.frombuffer(next(rest, b""), np.uint8), 0
-        if start + size > len(frame) and size:
+            length, start = lengths[number], 0
+        if size and start + size > length:
             raise _misfit(frames, sizes, who)
-        pieces.append(frame[start : start + size])
+        places.append((max(number, 0), start if size else 0))
         at = start + size if size else at
-    if at != len(frame) or next(rest, None) is not None:
+    if at != length or number + 1 != len(lengths):
         raise _misfit(frames, sizes, who)
-    return pieces
+    return places
+
+
+def split_frames(frames: Sequence[Any], sizes: Sequence[int], who: str) -> List[np.ndarray]:
+    """The slices of `sizes` bytes that the frames hold, as uint8 arrays, without copying. Raises as `locate`."""
+    places = locate(frames, sizes, who)
+    arrays = [np.frombuffer(frame, np.uint8) for frame in frames] or [np.empty(0, np.uint8)]
+    return [arrays[number][start : start + size] for (number, start), size in zip(places, sizes)]
 
 
 def _misfit(frames: Sequence[Any], sizes: Sequence[int], who: str) -> ProtocolError:
