@@ -14,7 +14,7 @@ from scheduler.learn.network import Mlp
 from scheduler.learn.params import Dl2Params
 from scheduler.learn.window import ACTIONS, Window, begin, rows_of, state_size
 
-FEATURES = "dl2/2"
+FEATURES = "dl2/3"
 
 
 class Dl2Agent:

@@ -53,9 +53,12 @@ class Player:
         self._skip()
 
     def go_forward(self, agent: Dl2xAgent, slots: int) -> None:
-        """Plays so many slots, or fewer if the trace would end, by the agent's best plans."""
-        while self.simulator.slot < slots and len(self.jobs) > 1:
+        """Plays so many slots by the agent's best plans; from the beginning of another trace if this one ends."""
+        while self.simulator.slot < slots:
             self.simulator.step(agent.plan(self.cluster, self.jobs, self.book).best())
+            if self.simulator.finished:
+                self.renew()
+                return
             self._skip()
 
     def _skip(self) -> None:

@@ -17,8 +17,9 @@ ADD_WORKER, ADD_SERVER, ADD_BOTH = 0, 1, 2
 ACTIONS = 3
 AGE, LEFT, SHARE, WORKERS, SERVERS = 0, 1, 2, 3, 4  # after the one-hot type
 _NUMBERS = 5
-TASKS = 4.0  # tasks that make 1 in a state: one more or less must tell
-_ENOUGH = 0.5  # tasks whose lack is as good as the void
+WORKER_SCALE = 4.0  # workers that make 1 in a state
+_SHARP = 5.0  # of the scores that are taught
+_ENOUGH = 0.15  # score of the void: less than one task of thirty
 
 
 def state_size(jobs: int, types: int) -> int:
@@ -29,8 +30,9 @@ def state_size(jobs: int, types: int) -> int:
 def rows_of(cluster: ClusterView, jobs: JobsView, types: Dict[str, int]) -> Array:
     """The states of all jobs before anything is handed out, float32 [n, len(types) + 5].
 
-    Slots count in hundreds, remaining epochs as a fraction of the job's total, tasks in fours, shares in tenths: the
-    paper gives no scaling. A type that was not there in training has an all-zero type.
+    Slots count in hundreds, remaining epochs as a fraction of the job's total, workers in fours, servers by the
+    logarithm of their number plus one, shares in tenths: the paper gives no scaling. A type that was not there in
+    training has an all-zero type.
     """
     rows = np.zeros((len(jobs), len(types) + _NUMBERS), dtype=np.float32)
     column = np.array([types.get(kind.name, -1) for kind in jobs.types], dtype=np.int64)[jobs.type_index]
@@ -119,8 +121,8 @@ class Window:
 
         Workers without servers get a server, servers without workers a worker, and a lopsided job one of the fewer.
         """
-        workers = self.state[: self.count, self._numbers + WORKERS] * TASKS
-        servers = self.state[: self.count, self._numbers + SERVERS] * TASKS
+        at = slice(self.first, self.first + self.count)
+        workers, servers = np.array(self.placer.workers[at]), np.array(self.placer.servers[at])
         few_servers = (workers > 0) & (workers > ratio * servers)
         few_workers = (servers > 0) & (servers > ratio * workers)
         for k in np.flatnonzero(few_servers | few_workers).tolist():
@@ -133,8 +135,8 @@ class Window:
         i, placer = self.first + k, self.placer
         row = self.state[k]
         row[self._numbers + SHARE] = 10.0 * placer.dominant_share(i)
-        row[self._numbers + WORKERS] = placer.workers[i] / TASKS
-        row[self._numbers + SERVERS] = placer.servers[i] / TASKS
+        row[self._numbers + WORKERS] = placer.workers[i] / WORKER_SCALE
+        row[self._numbers + SERVERS] = np.log1p(placer.servers[i])
         if placer.workers[i] >= placer.max_workers:
             self.allowed[ACTIONS * k + ADD_WORKER] = self.allowed[ACTIONS * k + ADD_BOTH] = False
         if placer.servers[i] >= placer.max_servers:
@@ -153,10 +155,11 @@ def demonstrate(
 ) -> Tuple[Array, Array]:
     """What a teacher's allocation of one slot teaches: states float32 [k, J (L + 5)], targets float32 [k, 3J + 1].
 
-    A record tells how many tasks a job got, not in which order. We take the order in which what lacks most comes
-    first: what a job lacks is linear in its own row once it is known what it will get, a task too many is made up for
-    later on, and when the cluster is full no job is far from what the teacher gave it. So states are drawn in which
-    every job lacks some tasks or has some too many, and an action's target is the softmax of the tasks that lack.
+    A record tells how many tasks a job got, not in which order. We take the order in which the job comes first that
+    lacks the largest part of what it will get: that part is linear in the job's own row once it is known what it will
+    get, a task too many is made up for later on, and when the cluster is full no job is far from what the teacher gave
+    it. So states are drawn in which every job lacks some tasks or has some too many, and an action's target is the
+    softmax of what lacks.
 
     Args:
         size: J; each window of J jobs gives ``count`` states.
@@ -178,8 +181,8 @@ def demonstrate(
         state[:, : want.shape[1]] = rows[part]
         numbers = rows.shape[1] - _NUMBERS
         state[:, : want.shape[1], numbers + SHARE] = 10.0 * shares.max(axis=2, initial=0.0)
-        state[:, : want.shape[1], numbers + WORKERS] = have[:, 0] / TASKS
-        state[:, : want.shape[1], numbers + SERVERS] = have[:, 1] / TASKS
+        state[:, : want.shape[1], numbers + WORKERS] = have[:, 0] / WORKER_SCALE
+        state[:, : want.shape[1], numbers + SERVERS] = np.log1p(have[:, 1])
         states.append(state.reshape(count, -1))
         targets.append(targets_of(want, have, size))
     if not states:
@@ -190,17 +193,19 @@ def demonstrate(
 def targets_of(want: Array, have: Array, size: int) -> Array:
     """Targets of the actions, float32 [k, 3J + 1], from workers and servers wanted [2, c] and had [k, 2, c].
 
-    Scores are linear in what lacks, and the best one of a job is always right: both where both lack, else the one
-    that lacks. A worker counts twice, since most jobs have few of them. A job without a pair gets one first.
+    Scores are linear in the state, and the best one of a job is always right: both where both lack, else the one that
+    lacks. For servers, of which jobs have many, the part that lacks counts; for workers, of which they have few, the
+    number. A job without a pair gets one first.
     """
-    lack, count = (want - have).astype(np.float32), want.shape[1]
-    workers, servers = lack[:, 0], lack[:, 1]
+    count = want.shape[1]
+    workers = 2.0 * (want[0] - have[:, 0]).astype(np.float32) - 1.0
+    servers = (_SHARP * (np.log1p(want[1]) - np.log1p(have[:, 1]))).astype(np.float32)
     paired = have.min(axis=1) > 0
     scores = np.full((len(have), size, ACTIONS), -np.inf, dtype=np.float32)
     scores[:, :count, ADD_SERVER] = np.where(paired, servers, -np.inf)
-    scores[:, :count, ADD_WORKER] = np.where(paired, 2.0 * workers - 1.0, -np.inf)
-    both = np.where(want.min(axis=0) > 0, servers + 2.0 * workers, -np.inf)
-    scores[:, :count, ADD_BOTH] = np.where(paired, both - 1.5, both)
+    scores[:, :count, ADD_WORKER] = np.where(paired, workers, -np.inf)
+    both = np.where(want.min(axis=0) > 0, servers + workers - 0.1, -np.inf)
+    scores[:, :count, ADD_BOTH] = both
     targets = np.concatenate([scores.reshape(len(have), -1), np.full((len(have), 1), _ENOUGH)], axis=1)
     targets = np.exp(targets - targets.max(axis=1, keepdims=True))
     normal: Array = (targets / targets.sum(axis=1, keepdims=True)).astype(np.float32)

@@ -11,7 +11,7 @@ from scheduler.learn.window import (
     ADD_BOTH,
     ADD_SERVER,
     ADD_WORKER,
-    TASKS,
+    WORKER_SCALE,
     Window,
     demonstrate,
     rows_of,
@@ -52,7 +52,7 @@ def test_a_state_is_type_age_remaining_share_workers_servers(simulator: Simulato
     assert window.vector.shape == (state_size(4, 2),)
     assert window.act(ACTIONS * 1 + ADD_BOTH)
     share = max((4 + 2) / 16, 4 / 16)
-    np.testing.assert_allclose(window.state[1], [0, 1, 0, 1, 10 * share, 1 / TASKS, 1 / TASKS], rtol=1e-6)
+    np.testing.assert_allclose(window.state[1], [0, 1, 0, 1, 10 * share, 1 / WORKER_SCALE, np.log(2)], rtol=1e-6)
     np.testing.assert_allclose(window.state[3], 0)  # there is no fourth job
 
 
@@ -118,7 +118,7 @@ def test_a_teacher_teaches_states_of_each_window_in_which_tasks_lack(simulator: 
     np.testing.assert_allclose(targets.sum(axis=1), 1.0, rtol=1e-5)
     assert not states[50:].reshape(50, 2, -1)[:, 1].any()  # the second window has one job
     rows = states[:50].reshape(50, 2, -1)
-    lone = np.flatnonzero((rows[:, :, -1] * TASKS <= 1).all(axis=1) & (rows[:, :, -2] * TASKS <= 1).all(axis=1))
+    lone = np.flatnonzero((rows[:, :, -1] < 0.7).all(axis=1) & (rows[:, :, -2] < 0.7).all(axis=1))
     for k in lone:  # what a window shows of the same tasks is the same
         same = Window(Placer(cluster, jobs), rows_of(cluster, jobs, TYPES), 0, 2, True)
         for job in range(2):
