@@ -19,12 +19,24 @@ def weights(folder, worker="worker-0"):
     return list(np.load(folder / f"{worker}.npz").values())
 
 
+def loads(job):
+    """Bytes of the model on each server."""
+    return {server["name"]: server["bytes"] for server in job.status()["servers"]}
+
+
 def run_elastic(folder, changes=(), workers=2, servers=2, **env):
     folder.mkdir()
     with Job("compare.py", workers=workers, servers=servers, out=folder, **env) as job:
+        if changes:
+            job.wait_for_step(1)
         for number, wanted in enumerate(changes):
+            before = loads(job)
             reply = job.scale(number + 1, servers=wanted)
             assert reply.error == "" and reply.body["servers"] == wanted
+            after = loads(job)
+            assert max(after.values()) - min(after.values()) <= env["slice_bytes"], "even to within one slice"
+            least = sum(max(0, nbytes - before.get(server, 0)) for server, nbytes in after.items())
+            assert reply.body["bytes_moved"] == least, "no byte moves that could have stayed"
         assert set(job.wait(90).values()) == {0}
     return weights(folder)
 
