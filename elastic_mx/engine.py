@@ -11,6 +11,7 @@ import ctypes
 import functools
 import itertools
 import logging
+import math
 import os
 import sys
 import threading
@@ -39,6 +40,7 @@ __all__ = [
     "Variable",
     "copy_async",
     "data_pointer",
+    "drain",
     "flat_view",
     "plain_copy",
     "push_async",
@@ -54,6 +56,7 @@ _log = logging.getLogger(__name__)
 # A thread pool of its own: a callback never waits in the queue behind a convolution.
 _CPU_PRIORITIZED = ctypes.c_int(3)
 _EXIT_SECONDS = 10.0
+_GIVE_UP_SECONDS = 60.0  # for what waited for those given up to begin; only a machine under load takes more than none
 
 _ASYNC_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _COMPLETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
@@ -142,6 +145,7 @@ class _Dispatcher:
         self._numbers = itertools.count(1)
         self._completions: Dict[int, Callable[..., None]] = {}
         self._error: Optional[BaseException] = None
+        self._forking: Optional[int] = None  # the thread that is about to fork
         self._kept = threading.local()
         check_layout()  # waits for the engine, which within an operation would be forever
         self._callback = _ASYNC_FUNCTION(self._run)  # must live as long as the engine may call it
@@ -163,7 +167,7 @@ class _Dispatcher:
             ctypes.c_bool,
         )
         self._constant = (ctypes.addressof(self._context), ctypes.addressof(_CPU_PRIORITIZED))
-        _wait_for_the_engine_before_a_fork()
+        self._wait_before_forks()
 
     def push(
         self,
@@ -183,6 +187,10 @@ class _Dispatcher:
         writes += [variable.handle.value for variable in order]
         number = next(self._numbers)
         self._operations[number] = operation
+        while self._forking not in (None, threading.get_ident()):
+            del self._operations[number]  # the thread that forks waits for what is in there
+            time.sleep(0.0002)
+            self._operations[number] = operation
         context, prop = self._constant
         status = self._push(
             self._callback_address,
@@ -229,20 +237,52 @@ class _Dispatcher:
             if not done.called:
                 done()
 
+    def _wait_before_forks(self) -> None:
+        """MXNet's own fork handler waits for all operations while it holds the GIL, which ours need to complete.
+
+        It joins the engine's threads as well, so they must have left Python too, not only have called ``done()``;
+        and none may begin until the fork has happened, so other threads' pushes wait.
+        """
+
+        def before() -> None:
+            self._forking = threading.get_ident()
+            self._settle()
+
+        def after() -> None:
+            self._forking = None
+
+        os.register_at_fork(before=before, after_in_parent=after, after_in_child=after)
+        if sys.version_info < (3, 10):  # where subprocess forks without calling the hooks of register_at_fork
+
+            def audit(event: str, _arguments: Any) -> None:
+                if event == "subprocess.Popen":
+                    self._settle()
+
+            sys.addaudithook(audit)
+
+    def _settle(self, deadline: float = math.inf) -> None:
+        """Wait, without the GIL, until no operation is left and the engine's threads are out of Python."""
+        if deadline == math.inf:
+            mx.nd.waitall()
+        run = _Dispatcher._run.__code__
+        while self._operations or self._running or any(_outermost(f) is run for f in sys._current_frames().values()):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.0002)
+
     def drain(self) -> None:
         """At exit: the engine must not call into an interpreter that is gone, nor wait for what nobody completes."""
-        deadline = time.monotonic() + _EXIT_SECONDS
-        while (self._operations or self._running) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        self._settle(time.monotonic() + _EXIT_SECONDS)
         left = len(self._operations) + len(self._running)
         if left:
             _log.error("%d engine operations were not complete when the script ended; they are given up", left)
-        deadline = time.monotonic() + _EXIT_SECONDS
+        deadline = time.monotonic() + _GIVE_UP_SECONDS
         while (self._operations or self._running) and time.monotonic() < deadline:
             for done in list(self._running.values()):
                 with contextlib.suppress(RuntimeError):
                     done()
             time.sleep(0.001)  # those that waited for these begin, and are given up in turn
+        self._settle(deadline)
 
 
 @functools.cache
@@ -250,38 +290,21 @@ def _dispatcher() -> _Dispatcher:
     return _Dispatcher()
 
 
+def drain() -> None:
+    """To be called at exit, before MXNet's own: wait for the operations, and give up those that do not end."""
+    if _dispatcher.cache_info().currsize:
+        _dispatcher().drain()
+
+
 def _function(name: str, kind: Any, *argument_types: Any) -> Any:
     """A function of MXNet's library that no other user of the library shares, so its argument types are ours."""
     return kind(ctypes.c_int, *argument_types)((name, _LIB))
 
 
-def _wait_for_the_engine_before_a_fork() -> None:
-    """MXNet's own fork handler waits for all operations while it holds the GIL, which ours need to complete.
-
-    It joins the engine's threads as well, so they must have left Python too, not only have called ``done()``.
-    """
-    run = _Dispatcher._run.__code__
-
-    def wait() -> None:
-        mx.nd.waitall()
-        while any(_outermost(frame).f_code is run for frame in sys._current_frames().values()):
-            time.sleep(0.0002)
-            mx.nd.waitall()
-
-    os.register_at_fork(before=wait)
-    if sys.version_info < (3, 10):  # where subprocess forks without calling the hooks of register_at_fork
-
-        def audit(event: str, _arguments: Any) -> None:
-            if event == "subprocess.Popen":
-                wait()
-
-        sys.addaudithook(audit)
-
-
 def _outermost(frame: Any) -> Any:
     while frame.f_back is not None:
         frame = frame.f_back
-    return frame
+    return frame.f_code
 
 
 class Copy:

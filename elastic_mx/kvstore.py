@@ -345,6 +345,7 @@ def register(drop_in: bool = False) -> None:
         KVStoreBase.kv_registry[name] = ElasticAsyncKVStore if "async" in name else ElasticKVStore
     data.provide(_job)
     atexit.register(_end_as_it_went)
+    atexit.register(lambda: engine.drain())  # importing engine may be what brought us here, with no drain yet
 
 
 def _job() -> Optional[Worker]:
