@@ -30,6 +30,7 @@ from elastic_mx.values import Contribution, Values
 logger = logging.getLogger("elastic_mx.server")
 WRITER_POLL_MS = 20
 REPLY_BYTES = 1 << 20
+MIGRATION_BYTES = 4 << 20
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Server:
         self._shared: Dict[str, Contribution] = {}
         self._early: List[Tuple[bytes, List[Any]]] = []
         self._replies: Dict[str, Reply] = {}
-        self._moves: Dict[int, List[m.Move]] = {}
+        self._moves: Dict[int, Dict[int, m.Move]] = {}
         self._left_at: Dict[int, int] = {}
         self._allowed = settings.optimizers
         self._bytes_in = 0
@@ -121,7 +122,7 @@ class Server:
         elif isinstance(message, m.SetOptimizer):
             self._set_optimizer(message.store, message.description)
         elif isinstance(message, m.Prepare):
-            self._moves[message.generation.number] = message.moves
+            self._moves[message.generation.number] = {move.slice: move for move in message.moves}
             self._carry_out(self.machine.prepare(message.generation, message.moves, message.checkpoint))
             self._connect_peers(message.generation)
             self._link.send(m.Horizon(generation=message.generation.number))
@@ -129,7 +130,6 @@ class Server:
             self._moves.pop(message.generation, None)
             self._carry_out(self.machine.drop(message.generation))
         elif isinstance(message, m.Commit):
-            self._cut_at = time.monotonic()
             self._carry_out(self.machine.commit(message.generation))
 
     def _on_keys(self, keys: Sequence[m.PlacedKey]) -> None:
@@ -294,20 +294,33 @@ class Server:
         sockets.send(self._data, [worker.encode(), wire.encode(message)], frames, stable)
 
     def _send_slices(self, instruction: sm.SendSlices) -> None:
-        moved = {move.slice: move for move in self._moves[instruction.generation]}
-        slices = instruction.slices
-        versions = [0] * len(slices)
+        """Send slices to their new owner, some at a time, so that it can serve others in between."""
+        self._cut_at = self._cut_at or time.monotonic()
+        versions = dict(zip(instruction.slices, instruction.versions))
+        piece: List[int] = []
+        nbytes = 0
+        for s in instruction.slices:
+            piece.append(s)
+            nbytes += self.catalog.size[s]
+            if nbytes >= MIGRATION_BYTES:
+                self._send_piece(instruction, piece, versions)
+                piece, nbytes = [], 0
+        if piece:
+            self._send_piece(instruction, piece, versions)
+
+    def _send_piece(self, instruction: sm.SendSlices, slices: List[int], versions: Dict[int, int]) -> None:
         states, arrays = self.values.dump_states(slices)
         optimizers = {store: optimizer.description for store, optimizer in self.values.optimizers.items()}
-        message = wire.Migrate(instruction.generation, slices, versions, states, optimizers)
+        message = wire.Migrate(instruction.generation, slices, [versions[s] for s in slices], states, optimizers)
         ranges = wire.runs(slices, self.catalog.offset, self.catalog.size)
-        arena = self.values.arena.bytes
-        peer = self._peers[instruction.target]
-        values = [arena[start:stop] for start, stop in ranges]
-        peer.send_multipart([wire.encode(message), *values, *(memoryview(a).cast("B") for a in arrays)])
+        values = [self.values.arena.bytes[start:stop] for start, stop in ranges]
+        frames = [*values, *(memoryview(array).cast("B") for array in arrays)]
+        # Nothing writes to them any more, and their memory is kept until the new owner has them.
+        sockets.send(self._peers[instruction.target], [wire.encode(message)], frames, stable=True)
+        moves = self._moves[instruction.generation]
         for s in slices:
             self._left_at[s] = self.catalog.offset[s]
-            self.catalog.move([moved[s]])
+        self.catalog.move([moves[s] for s in slices])
 
     def _save(self, instruction: sm.SaveSlices) -> None:
         """Copy the slices now, for they change with the next round, and write them beside the work."""
@@ -335,7 +348,7 @@ class Server:
         assert self.machine is not None
         for store, description in message.optimizers.items():
             self._set_optimizer(store, description)
-        moves = {move.slice: move for move in self._moves[message.generation]}
+        moves = self._moves[message.generation]
         self.catalog.move([moves[s] for s in message.slices])
         sizes = [self.catalog.size[s] for s in message.slices]
         buffers = [frame.buffer for frame in frames]
@@ -356,11 +369,11 @@ class Server:
             self._carry_out(self.machine.handed_over(message.slices))
 
     def _report(self, generation: int) -> None:
-        for move in self._moves.pop(generation):
-            self.catalog.move([move])
-        seconds = time.monotonic() - self._cut_at
+        """The generation is in force here; the seconds are those from the first slice sent to the last received."""
+        self.catalog.move(list(self._moves.pop(generation).values()))
+        seconds = time.monotonic() - self._cut_at if self._cut_at else 0.0
         self._link.send(m.InForce(generation=generation, bytes_in=self._bytes_in, seconds=seconds))
-        self._bytes_in = 0
+        self._bytes_in, self._cut_at = 0, 0.0
 
 
 def main() -> None:

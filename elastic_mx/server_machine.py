@@ -77,6 +77,7 @@ class SendSlices(Instruction):
     target: str
     generation: int
     slices: List[int]
+    versions: List[int]
 
 
 @dataclass(frozen=True)
@@ -370,14 +371,16 @@ class ServerMachine:
         self._settle()
 
     def _send_away(self, target: str, generation: int, slices: List[int]) -> None:
+        versions = []
         for s in slices:
             state = self.slices[s]
+            versions.append(state.version)
             waiting = [worker for worker, queue in state.pushes.items() if queue]
             if waiting:
                 raise InvalidEvent(self._tell(f"slice {s} is to leave with pushes of {waiting} not applied"))
             del self.slices[s]
         self.leaving.update(slices)
-        self._out.append(SendSlices(target, generation, slices))
+        self._out.append(SendSlices(target, generation, slices, versions))
 
     def _settle(self) -> None:
         if self.plan is None or not self.committed or self.cut < self.plan[0].number:

@@ -153,6 +153,8 @@ class SimulatedServer:
             elif isinstance(instruction, sm.SendSlices):
                 values = [self.values.pop(s) for s in instruction.slices]
                 versions = [len(value) for value in values]
+                if versions != instruction.versions:
+                    raise Failure(f"{self.name} has counted versions {instruction.versions}, not {versions}")
                 self.job.send(
                     self.name,
                     instruction.target,
