@@ -14,7 +14,7 @@ from scheduler.learn.scenario import Mixture, Scenario
 from scheduler.traces.files import open_workload
 
 RIVALS = ("drf", "optimus", "greedy", "greedy-fit")
-ROUNDS = {"dl2": (60, 0), "dl2x": (8, 60)}
+ROUNDS = {"dl2": (60, 0), "dl2x": (8, 48)}
 
 
 @click.command("train-policy")
@@ -39,7 +39,7 @@ ROUNDS = {"dl2": (60, 0), "dl2x": (8, 60)}
 @click.option("--speed-error", default=0.0, help="Estimated speeds differ from the true by up to this fraction.")
 @click.option("--resize-cost", default="none", help="none, restart, seconds, or a JSON file of benchmarks.resize.")
 @click.option("--warmup", type=int, help="Rounds of imitation.  [default: 60 for dl2, 8 for dl2x]")
-@click.option("--online", type=int, help="Rounds of reinforcement learning.  [default: 0 for dl2, 60 for dl2x]")
+@click.option("--online", type=int, help="Rounds of reinforcement learning.  [default: 0 for dl2, 48 for dl2x]")
 @click.option("--every", default=5, show_default=True, help="Rounds between validations.")
 @click.option("--validation", default=6, show_default=True, help="Traces to validate on.")
 @click.option("--seed", default=0, show_default=True, help="Fixes every random draw.")
