@@ -16,6 +16,7 @@ from mxnet.ndarray.sparse import BaseSparseNDArray
 
 from elastic_mx import carry, data, engine, optimizers, states
 from elastic_mx.catalog import Key
+from elastic_mx.compression import Compression, from_parameters
 from elastic_mx.joining import Stores
 from elastic_mx.link import JobError
 from elastic_mx.messages import KeySpec
@@ -103,6 +104,7 @@ class ElasticKVStore(KVStore):
         self._known_groups: Dict[Tuple[Any, ...], List[_Group]] = {}
         self._optimizer: Any = None
         self._whole = False
+        self._compression: Optional[Compression] = None
 
     def __del__(self) -> None:
         """Nothing to free: there is no handle."""
@@ -151,6 +153,24 @@ class ElasticKVStore(KVStore):
             )
         self._optimizer, self._whole = optimizer, whole
         self._worker.set_optimizer(self.number, optimizers.describe(optimizer))
+
+    def set_gradient_compression(self, compression_params: Dict[str, Any]) -> None:
+        """Compress the gradients on their way to the servers; those of some rows go as they are.
+
+        Args:
+            compression_params: ``{'type': '2bit', 'threshold': 0.5}``, MXNet's own: each number becomes one of
+                -threshold, 0, threshold, and what is lost is added to the next gradient; or ``{'type': 'fp16'}``.
+
+        Raises:
+            ValueError: an unknown type or parameter, or a threshold that is not above zero.
+        """
+        self._compression = from_parameters(compression_params)
+
+    def residual(self, key: Any) -> np.ndarray:
+        """What 2bit compression has kept back of a key's gradients so far, of the key's shape; zeros without it."""
+        [entry] = [one for group in self._groups(key) for one in group.keys]
+        kept = self._worker.residual(entry)
+        return np.zeros(entry.spec.shape, entry.dtype) if kept is None else kept.reshape(entry.spec.shape).copy()
 
     def _scalars(self, ticket: Any) -> Optional[Dict[str, float]]:
         """The optimizer's hyper-parameters for a step; they ride on its pushes."""
@@ -317,6 +337,7 @@ class ElasticKVStore(KVStore):
         pushed = group.slices if sources and not init else ()
         outs = [arrays[0] for arrays in targets if arrays]
         client = self._worker
+        compression = None if init else self._compression
 
         def items() -> List[Item]:
             return [
@@ -325,7 +346,7 @@ class ElasticKVStore(KVStore):
             ]
 
         def start(done: Callable[[], None]) -> None:
-            client.submit(Operation(items, ticket, done, pushed, init, scalars))
+            client.submit(Operation(items, ticket, done, pushed, init, scalars, compression))
 
         engine.push_async(start, sources, outs, priority, group.orders)
         for arrays in targets:

@@ -212,6 +212,9 @@ class Server:
                 raise m.ProtocolError(f"{sender} sent {len(frames)} frames of rows for {len(slices)} slices")
             buffers = [frame.buffer for frame in frames]
             return [self.values.rows(s, *buffers[2 * i : 2 * i + 2], scalars) for i, s in enumerate(slices)]
+        if getattr(message, "encoding", "") == "packed":
+            data = np.concatenate([np.frombuffer(frame.buffer, np.uint8) for frame in frames] or [np.empty(0, "u1")])
+            return self.values.packed(slices, data, message.compression, scalars)
         if not frames and sender in self._arenas:
             shared = self._shared.get(sender)
             if shared is None or shared.scalars != scalars:

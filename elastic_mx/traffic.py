@@ -18,6 +18,7 @@ import zmq
 from elastic_mx import sockets, wire
 from elastic_mx.arena import Arena, open_peer
 from elastic_mx.catalog import Catalog, Key
+from elastic_mx.compression import Compression, applies_to, pack, packed_bytes
 from elastic_mx.link import JobError
 from elastic_mx.messages import Move
 from elastic_mx.worker_machine import Ticket
@@ -53,11 +54,13 @@ class Operation:
     pushed: Sequence[int] = ()
     init: bool = False
     scalars: Optional[Dict[str, float]] = None
+    compression: Optional[Compression] = None
     remaining: int = 0
 
 
-# What may share a message: whether it begins slices, the generation that it counts for, the store and the step.
-_Batch = Tuple[bool, int, int, int]
+# What may share a message: whether it begins slices, the generation that it counts for, the store, the step, and how
+# it is compressed.
+_Batch = Tuple[bool, int, int, int, Optional[Compression]]
 
 
 @dataclass(eq=False)
@@ -71,6 +74,7 @@ class Channel:
     values: Optional[np.ndarray] = None
     attached: bool = False
     pushes: Dict[_Batch, List[int]] = field(default_factory=dict)
+    packed: Dict[_Batch, List[np.ndarray]] = field(default_factory=dict)
     pulls: List[int] = field(default_factory=list)
 
 
@@ -97,6 +101,7 @@ class Traffic:
         self.catalog = catalog
         self.channels: Dict[str, Channel] = {}
         self.cut = -1
+        self.residuals: Dict[int, np.ndarray] = {}
         self.answers: Dict[int, Tuple[Any, List[Any]]] = {}
         self._context = context
         self._completed = completed
@@ -172,15 +177,31 @@ class Traffic:
         """Copy a key into the arenas; what is announced early can be added early."""
         assert item.push is not None
         ticket = operation.ticket
-        batch = (operation.init, ticket.generation, item.key.spec.store, ticket.step)
+        compression = operation.compression
+        if compression is not None and not applies_to(item.key.dtype, compression):
+            compression = None
+        batch = (operation.init, ticket.generation, item.key.spec.store, ticket.step, compression)
         self._scalars[batch] = operation.scalars
         for s, channel, place, start, stop in parts:
-            np.copyto(place, item.push[start:stop])
+            if compression is None:
+                np.copyto(place, item.push[start:stop])
+            else:
+                packed = self._pack(item.key, item.push, start, stop, compression)
+                channel.packed.setdefault(batch, []).append(packed)
             channel.pushes.setdefault(batch, []).append(s)
             self._gathered += place.nbytes
             if self._gathered >= PIECE_BYTES:
                 self.flush()
                 self._scalars[batch] = operation.scalars
+
+    def _pack(self, key: Key, values: np.ndarray, start: int, stop: int, compression: Compression) -> np.ndarray:
+        """A slice of a key compressed; what is lost stays here, by key, wherever its slices go."""
+        residual = self.residuals.get(key.first)
+        if residual is None and compression.keeps_residual:
+            residual = self.residuals[key.first] = np.zeros(key.elements, key.dtype)
+        packed = np.empty(packed_bytes(stop - start, compression), np.uint8)
+        pack(values[start:stop], None if residual is None else residual[start:stop], compression, packed)
+        return packed
 
     def _send_rows(self, operation: Operation, item: Item, parts: List[_Part]) -> None:
         """Send some rows of a key, to each of its slices those that it has."""
@@ -196,12 +217,17 @@ class Traffic:
         """Send what has gathered: to each server its pushes, then the pulls that they answer."""
         for channel in self.channels.values():
             for batch, slices in channel.pushes.items():
-                init, generation, _, _ = batch
-                message = wire.Init(slices) if init else wire.Push(generation, slices, self._scalars[batch])
+                init, generation, _, _, compression = batch
+                scalars = self._scalars[batch]
+                if compression is not None:
+                    push = wire.Push(generation, slices, scalars, "packed", compression)
+                    self.send(channel.server, push, [np.concatenate(channel.packed[batch])])
+                    continue
+                message = wire.Init(slices) if init else wire.Push(generation, slices, scalars)
                 self._send_slices(channel, message, slices)
             if channel.pulls:
                 self.send(channel.server, wire.Pull(channel.pulls, self.cut))
-            channel.pushes, channel.pulls = {}, []
+            channel.pushes, channel.packed, channel.pulls = {}, {}, []
         self._scalars.clear()
         self._gathered = 0
 

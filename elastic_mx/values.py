@@ -13,6 +13,7 @@ import numpy as np
 
 from elastic_mx.arena import Arena
 from elastic_mx.catalog import Catalog, Key
+from elastic_mx.compression import KINDS, Compression, packed_bytes, unpack
 from elastic_mx.messages import ProtocolError
 from elastic_mx.server_optimizer import ServerOptimizer
 from elastic_mx.table import aligned
@@ -152,6 +153,31 @@ class Values:
                 f"the row numbers for slice {s} of key {key.spec.key!r} are not rising within {shape[0]}"
             )
         return SomeRows(numbers, found.reshape(len(numbers), *shape[1:]), scalars)
+
+    def packed(
+        self,
+        slices: Sequence[int],
+        data: np.ndarray,
+        compression: Optional[Compression],
+        scalars: Optional[Dict[str, float]],
+    ) -> List[Contribution]:
+        """Contributions to slices from their compressed values (uint8), one after the other.
+
+        Raises:
+            ProtocolError: they do not fit the slices.
+        """
+        counts = [self.catalog.size[s] // self.catalog.key_of[s].dtype.itemsize for s in slices]
+        if compression is None or compression.kind not in KINDS:
+            raise ProtocolError(f"values of slices {list(slices)} are compressed by {compression}, which is not known")
+        ends = np.cumsum([packed_bytes(count, compression) for count in counts]).tolist()
+        if data.size != (ends[-1] if ends else 0):
+            raise ProtocolError(f"{data.size} compressed bytes came for slices {list(slices)}, not {ends[-1:]}")
+        found = []
+        for s, start, end in zip(slices, [0, *ends], ends):
+            buffer = np.empty(self.catalog.size[s], np.uint8)
+            unpack(data[start:end], compression, buffer.view(self.catalog.key_of[s].dtype))
+            found.append(Contribution(buffer, {s: 0}, scalars))
+        return found
 
     def _apply_rows(self, s: int, sources: Sequence[Any]) -> None:
         """As `apply`, for a slice whose contributions are rows, all of them or some."""

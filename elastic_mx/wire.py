@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 import msgspec
 import numpy as np
 
+from elastic_mx.compression import Compression
 from elastic_mx.messages import ProtocolError
 from elastic_mx.table import aligned
 
@@ -50,13 +51,15 @@ class Push(Data, frozen=True):
     """Gradients for slices, belonging to a step of `generation`.
 
     `encoding` is '' for plain values; 'rows' for some rows of each slice: two frames a slice, the rows' numbers
-    within the slice (int64, rising) and their values.
+    within the slice (int64, rising) and their values; 'packed' for values compressed as `compression` says, those of
+    all slices in one frame.
     """
 
     generation: int
     slices: List[int]
     scalars: Optional[Dict[str, float]] = None
     encoding: str = ""
+    compression: Optional[Compression] = None
 
 
 class Pull(Data, frozen=True):

@@ -356,6 +356,10 @@ class Worker:
         self._call(lambda: send(ticket))
         return ticket
 
+    def residual(self, key: Key) -> Optional[np.ndarray]:
+        """What compression has kept back of a key (flat); None where there is none. Wait for its pushes first."""
+        return self._traffic.residuals.get(key.first)
+
     def barrier(self, store: int) -> None:
         """Wait until every member has come here: a round of a key of its own, which begins no step."""
         key = self.define([m.KeySpec(store, "b:barrier", (1,), "float32", True)])[0]
