@@ -11,6 +11,14 @@ import click
 # name: module, attribute, one line of help. Importing nothing here keeps --help fast.
 COMMANDS: Dict[str, Tuple[str, str, str]] = {
     "convert-trace": ("scheduler.commands", "convert_trace", "Turn a public cluster trace into a workload file."),
+    "cancel": ("scheduler.service.commands", "cancel", "End a job of the service."),
+    "describe": ("scheduler.service.commands", "describe", "Show all about a job of the service."),
+    "jobs": ("scheduler.service.commands", "jobs", "List the service's jobs."),
+    "logs": ("scheduler.service.commands", "logs", "Print what a job's tasks printed."),
+    "nodes": ("scheduler.service.commands", "nodes", "Show the service's nodes."),
+    "policy": ("scheduler.service.commands", "policy", "Show or set the service's policy."),
+    "serve": ("scheduler.service.commands", "serve", "Run the scheduler's service."),
+    "submit": ("scheduler.service.commands", "submit", "Submit a job to the service."),
     "checkpoint": ("launcher.commands", "checkpoint", "Save a job while it trains."),
     "demo": ("launcher.demo.command", "demo", "Train on real data and resize the job meanwhile."),
     "launch": ("launcher.launch", "launch", "Run a script as the workers of an elastic job."),
@@ -38,8 +46,9 @@ class LazyGroup(click.Group):
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] in OUR_PACKAGES:
                 raise
+            extra = "service" if module.startswith("scheduler.service") else "scheduler"
             raise click.ClickException(
-                f"{cmd_name} needs the package {error.name!r}, which is missing: pip install elastic-mx[scheduler]"
+                f"{cmd_name} needs the package {error.name!r}, which is missing: pip install elastic-mx[{extra}]"
             ) from error
         return command
 

@@ -1,0 +1,143 @@
+"""The service's HTTP API (FastAPI; its OpenAPI is at /docs). It asks the service and the record; it decides nothing."""
+
+from __future__ import annotations
+
+import hmac
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from fastapi import Depends, FastAPI, HTTPException, Request
+from pydantic import BaseModel, ConfigDict
+
+from scheduler.policies import names
+from scheduler.service.service import Service
+from scheduler.service.spec import SpecError, parse_spec
+from scheduler.service.store import Conflict, JobRow
+
+MOST_LOG_BYTES = 1 << 20
+
+
+class Submission(BaseModel):
+    """A job, and a key of the client's by which a repetition is known."""
+
+    model_config = ConfigDict(extra="forbid")
+    spec: Dict[str, Any]
+    key: Optional[str] = None
+
+
+class PolicyName(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    policy: str
+
+
+def job_body(row: JobRow) -> Dict[str, Any]:
+    """A job as clients see it; times in seconds since the epoch."""
+    fields = ("id", "name", "state", "wish", "submitted_at", "started_at", "ended_at", "attempt", "ended_status")
+    body = {name: getattr(row, name) for name in (*fields, "reason", "done", "servers", "workers")}
+    jct = row.ended_at - row.submitted_at if row.ended_at else None
+    return {**body, "jct_s": jct, "epochs": row.spec.epochs, "priority": row.spec.priority}
+
+
+def create_app(service: Service, token: str = "") -> FastAPI:
+    """Args: the service, and the token that every request must bear, if any."""
+
+    def allowed(request: Request) -> None:
+        given = request.headers.get("authorization", "")
+        if token and not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            raise HTTPException(401, "the token is missing or wrong: set ELASTIC_MX_TOKEN to the service's")
+
+    app = FastAPI(title="elastic-mx", dependencies=[Depends(allowed)])
+    store = service.store
+
+    def found(name: str) -> JobRow:
+        row = store.job(name)
+        if row is None:
+            raise HTTPException(404, f"there is no job {name!r}: elastic-mx jobs lists those there are")
+        return row
+
+    @app.post("/jobs")
+    def submit(body: Submission) -> Dict[str, Any]:
+        try:
+            row, new = service.submit(parse_spec(body.spec), body.key)
+        except SpecError as error:
+            raise HTTPException(422, str(error)) from error
+        except Conflict as error:
+            raise HTTPException(409, str(error)) from error
+        return {**job_body(row), "new": new}
+
+    @app.get("/jobs")
+    def jobs(live: Optional[bool] = None, limit: int = 1000) -> List[Dict[str, Any]]:
+        return [job_body(row) for row in store.jobs(live, limit)]
+
+    @app.get("/jobs/{name}")
+    def describe(name: str) -> Dict[str, Any]:
+        row = found(name)
+        state = service.cluster.state(service.cluster.job_folder(row.id, row.attempt))
+        return {
+            **job_body(row),
+            "spec": row.spec.plain(),
+            "tasks": state["tasks"],
+            "changes": store.changes(row.id),
+            "events": store.events(row.id),
+        }
+
+    @app.post("/jobs/{name}/cancel")
+    def cancel(name: str) -> Dict[str, Any]:
+        row = found(name)
+        if not service.cancel(row):
+            raise HTTPException(409, f"job {name!r} is {row.state} already")
+        return job_body(found(name))
+
+    @app.get("/jobs/{name}/logs")
+    def logs(name: str, offsets: str = "") -> Dict[str, Any]:
+        """What each task printed beyond the offsets (``task:bytes,...``) that a client has, and whether it is all."""
+        row = found(name)
+        have = dict(part.rsplit(":", 1) for part in offsets.split(",") if ":" in part)
+        folder = service.cluster.job_folder(row.id, row.attempt) / "logs"
+        pieces = {path.stem: _piece(path, int(have.get(path.stem, 0))) for path in sorted(folder.glob("*.log"))}
+        return {"logs": pieces, "live": row.live}
+
+    @app.get("/nodes")
+    def nodes() -> List[Dict[str, Any]]:
+        rows = [row for row in store.jobs(live=True) if row.attempt]
+        taken = service.cluster.taken({service.cluster.job_folder(r.id, r.attempt): r.spec for r in rows})
+        bodies = []
+        for node in service.cluster.nodes:
+            mine = [task for task in taken if task["node"] == node.name]
+            used = [sum(task["demand"][k] for task in mine) for k in range(3)]
+            sizes = zip(("cpus", "memory_gib", "gpus"), node.capacity, used)
+            body = {name: {"all": round(most, 3), "used": round(now, 3)} for name, most, now in sizes}
+            bodies.append({"name": node.name, "alive": node.alive, "tasks": len(mine), **body})
+        return bodies
+
+    @app.get("/policy")
+    def policy() -> Dict[str, Any]:
+        shadow = service.shadow.name if service.shadow else None
+        return {"policy": store.setting("policy"), "shadow": shadow, "known": list(names())}
+
+    @app.put("/policy")
+    def set_policy(body: PolicyName) -> Dict[str, Any]:
+        try:
+            service.set_policy(body.policy)
+        except (ValueError, OSError, ImportError) as error:
+            raise HTTPException(422, f"policy: {error}") from error
+        return policy()
+
+    @app.get("/changes")
+    def changes(since: int = 0, limit: int = 1000) -> List[Dict[str, Any]]:
+        return store.changes(limit=limit, since=since)
+
+    @app.get("/events")
+    def events(since: int = 0, limit: int = 1000) -> List[Dict[str, Any]]:
+        return store.events(limit=limit, since=since)
+
+    return app
+
+
+def _piece(path: Path, offset: int) -> Dict[str, Any]:
+    """The text beyond an offset, and the next offset; from the start again where the log was rotated."""
+    with open(path, "rb") as file:
+        size = file.seek(0, 2)
+        file.seek(offset if offset <= size else 0)
+        data = file.read(MOST_LOG_BYTES)
+        return {"text": data.decode(errors="replace"), "next": file.tell()}

@@ -1,0 +1,313 @@
+"""The service's commands: serve starts it; the others are thin clients of its HTTP API that print what it answers."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import ipaddress
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional, TypeVar
+from urllib.parse import quote
+
+import click
+
+from scheduler.service.http import DEFAULT_ADDRESS, ServiceClient, ServiceError
+from scheduler.service.spec import SpecError, parse_duration, read_spec
+
+F = TypeVar("F", bound=Callable[..., Any])
+POLL_SECONDS = 0.5
+LIVE = ("waiting", "starting", "running", "ending")
+
+
+def plain_errors(function: F) -> F:
+    """Turn what a user can cause into an error of one line."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except (ServiceError, SpecError) as error:
+            raise click.ClickException(str(error)) from error
+
+    return wrapped  # type: ignore[return-value]
+
+
+def client_command(function: F) -> F:
+    """The options that all clients have."""
+    as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    service = click.option("--service", metavar="URL", help=f"The service. [default: http://{DEFAULT_ADDRESS}]")
+    return as_json(service(plain_errors(function)))  # type: ignore[no-any-return]
+
+
+# ------------------------------------------------------------------------------------------------------- serve
+
+
+@click.command()
+@click.option("--policy", default="drf", show_default=True, help="Who decides: see elastic-mx simulate --help.")
+@click.option("--agent", type=click.Path(dir_okay=False), help="A trained agent, for dl2 and dl2x.")
+@click.option("--shadow", metavar="POLICY", help="Record besides what another policy would have done.")
+@click.option("--slot", default="30s", show_default=True, help="How long a slot lasts, as in 30s or 5m.")
+@click.option("--nodes", type=click.Path(dir_okay=False, path_type=Path), help="YAML of nodes. [default: this machine]")
+@click.option(
+    "--state",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path.home() / ".elastic-mx" / "service",
+    help="Where the record and the jobs' folders are. [default: ~/.elastic-mx/service]",
+)
+@click.option(
+    "--listen", default=DEFAULT_ADDRESS, show_default=True, help="HOST:PORT; others than loopback need a token."
+)
+def serve(
+    policy: str,
+    agent: Optional[str],
+    shadow: Optional[str],
+    slot: str,
+    nodes: Optional[Path],
+    state: Path,
+    listen: str,
+) -> None:
+    """Run the scheduler's service: it starts the jobs that are submitted and resizes them while they train.
+
+    Jobs go on when the service ends, however it does; started again with the same --state, it finds them.
+
+    \b
+    Examples:
+      elastic-mx serve --policy drf --slot 10s --state runs/service
+      elastic-mx serve --policy dl2x --shadow drf --nodes nodes.yaml
+    """
+    from scheduler.service.local import LocalCluster, read_nodes, this_machine
+    from scheduler.service.service import Service
+    from scheduler.service.store import Store, StoreError
+
+    host, port, token = _address(listen)
+    try:
+        seconds = parse_duration(slot)
+        if seconds <= 0:
+            raise ValueError("must be more than nothing")
+    except ValueError as error:
+        raise click.UsageError(f"--slot: {slot!r}: {error}") from error
+    try:
+        store = Store(state)
+        lock = open(state / "lock", "w")  # noqa: SIM115  (held as long as the service lives)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise click.ClickException(f"{state}: another service has this --state") from error
+        cluster = LocalCluster(state.resolve() / "jobs", read_nodes(nodes) if nodes else this_machine())
+        service = Service(store, cluster, seconds, policy, agent, shadow)
+    except (StoreError, SpecError, ValueError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: service.stop())
+    server = _listen(service, host, port, token)
+    where = f"http://{host}:{port}"
+    click.echo(f"{where}: policy {policy}, slots of {seconds:g} s, {len(cluster.nodes)} nodes, state in {state}")
+    sys.stdout.flush()
+    service.run()
+    server.should_exit = True
+    store.close()
+
+
+def _address(listen: str) -> Any:
+    host, _, port = listen.rpartition(":")
+    token = os.environ.get("ELASTIC_MX_TOKEN", "")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise click.UsageError(f"--listen: {listen!r} is no HOST:PORT")
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback and len(token) < 16:
+        raise click.UsageError(f"--listen: {host} is not loopback: set ELASTIC_MX_TOKEN to 16 characters or more")
+    return host, int(port), token
+
+
+def _listen(service: Any, host: str, port: int, token: str) -> Any:
+    """Serves the API in a thread; returns when it listens."""
+    import uvicorn
+
+    from scheduler.service.api import create_app
+
+    server = uvicorn.Server(uvicorn.Config(create_app(service, token), host.strip("[]"), port, log_level="warning"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        if not thread.is_alive():
+            raise click.ClickException(f"--listen: {host}:{port} cannot be listened at: is it in use?")
+        time.sleep(0.02)
+    return server
+
+
+# ----------------------------------------------------------------------------------------------------- clients
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--wait", is_flag=True, help="Return when the job has ended, with its exit status.")
+@click.option("--key", help="A key of yours: the same submission under it is the same job. [default: a new one]")
+@client_command
+def submit(file: Path, wait: bool, key: Optional[str], service: Optional[str], as_json: bool) -> None:
+    """Submit the job that FILE (YAML) describes; its schema is docs/job.schema.json.
+
+    \b
+    Examples:
+      elastic-mx submit job.yaml
+      elastic-mx submit job.yaml --wait --json
+    """
+    client = ServiceClient(service)
+    spec = read_spec(file)
+    body = client.ask("POST", "/jobs", {"spec": spec.plain(), "key": key or uuid.uuid4().hex})
+    while wait and body["state"] in LIVE:
+        time.sleep(POLL_SECONDS)
+        body = client.ask("GET", f"/jobs/{quote(spec.name)}")
+    _show(body, as_json, f"{body['name']} is {body['state']}{': ' + body['reason'] if body['reason'] else ''}")
+    if wait and body["state"] != "finished":
+        sys.exit(body["ended_status"] or 1)
+
+
+@click.command()
+@click.option("--all", "every", is_flag=True, help="Those that have ended too.")
+@client_command
+def jobs(every: bool, service: Optional[str], as_json: bool) -> None:
+    """List the service's jobs.
+
+    \b
+    Example:
+      elastic-mx jobs --all --json
+    """
+    rows = ServiceClient(service).ask("GET", "/jobs" if every else "/jobs?live=true")
+    columns = ("name", "state", "servers", "workers", "done", "epochs", "priority", "jct_s", "reason")
+    _show(rows, as_json, _table(rows, columns) if rows else "there is no job")
+
+
+@click.command()
+@click.argument("job")
+@client_command
+def describe(job: str, service: Optional[str], as_json: bool) -> None:
+    """Show all about JOB: what it is, its tasks, and what became of it.
+
+    \b
+    Example:
+      elastic-mx describe digits
+    """
+    body = ServiceClient(service).ask("GET", f"/jobs/{quote(job)}")
+    parts = [_table([body], ("name", "state", "servers", "workers", "done", "jct_s", "reason"))]
+    tasks = [{"task": name, **task, "node": task["seat"]["node"]} for name, task in body["tasks"].items()]
+    parts.append(_table(tasks, ("task", "node", "pid", "memory", "status", "reason")))
+    parts.append(
+        _table(body["changes"], ("kind", "servers", "workers", "outcome", "seconds", "stall_seconds", "detail"))
+    )
+    parts.append(_table(body["events"], ("kind", "text")))
+    _show(body, as_json, "\n\n".join(parts))
+
+
+@click.command()
+@click.argument("job")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+@client_command
+def logs(job: str, follow: bool, service: Optional[str], as_json: bool) -> None:
+    """Print what the tasks of JOB printed.
+
+    \b
+    Example:
+      elastic-mx logs -f digits
+    """
+    client = ServiceClient(service)
+    offsets: Dict[str, int] = {}
+    while True:
+        have = ",".join(f"{name}:{offset}" for name, offset in offsets.items())
+        body = client.ask("GET", f"/jobs/{quote(job)}/logs?offsets={quote(have)}")
+        more = False
+        for name, piece in body["logs"].items():
+            more = more or offsets.get(name) != piece["next"]
+            offsets[name] = piece["next"]
+            for line in piece["text"].splitlines():
+                click.echo(json.dumps({"task": name, "line": line}) if as_json else f"[{name}] {line}")
+        if not more and not (follow and body["live"]):
+            return
+        if not more:
+            time.sleep(POLL_SECONDS)
+
+
+@click.command()
+@click.argument("job")
+@client_command
+def cancel(job: str, service: Optional[str], as_json: bool) -> None:
+    """End JOB.
+
+    \b
+    Example:
+      elastic-mx cancel digits
+    """
+    body = ServiceClient(service).ask("POST", f"/jobs/{quote(job)}/cancel")
+    _show(body, as_json, f"{job} is told to end")
+
+
+@click.command()
+@client_command
+def nodes(service: Optional[str], as_json: bool) -> None:
+    """Show the service's nodes and what is used of them.
+
+    \b
+    Example:
+      elastic-mx nodes --json
+    """
+    rows = ServiceClient(service).ask("GET", "/nodes")
+    flat = [{k: f"{v['used']:g} of {v['all']:g}" if isinstance(v, dict) else v for k, v in row.items()} for row in rows]
+    _show(rows, as_json, _table(flat, ("name", "alive", "tasks", "cpus", "memory_gib", "gpus")))
+
+
+@click.group()
+def policy() -> None:
+    """Show the service's policy, or set another while it runs."""
+
+
+@policy.command("show")
+@client_command
+def policy_show(service: Optional[str], as_json: bool) -> None:
+    """Show who decides.
+
+    \b
+    Example:
+      elastic-mx policy show
+    """
+    body = ServiceClient(service).ask("GET", "/policy")
+    _show(body, as_json, body["policy"])
+
+
+@policy.command("set")
+@click.argument("name")
+@client_command
+def policy_set(name: str, service: Optional[str], as_json: bool) -> None:
+    """Have the policy NAME decide from the next slot on.
+
+    \b
+    Example:
+      elastic-mx policy set dl2x
+    """
+    body = ServiceClient(service).ask("PUT", "/policy", {"policy": name})
+    _show(body, as_json, f"{body['policy']} decides from now on")
+
+
+def _show(body: Any, as_json: bool, text: str) -> None:
+    click.echo(json.dumps(body, indent=2) if as_json else text)
+
+
+def _table(rows: List[Dict[str, Any]], columns: Any) -> str:
+    """Rows as aligned text."""
+    cells = [list(columns)] + [[_cell(row.get(column)) for column in columns] for row in rows]
+    widths = [max(len(line[k]) for line in cells) for k in range(len(columns))]
+    return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip() for line in cells)
+
+
+def _cell(value: Any) -> str:
+    if value is None or value == "":
+        return "-"
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
