@@ -164,7 +164,8 @@ def summary(kind: str, found: Sequence[Dict[str, Any]]) -> Dict[str, Any]:
     event["longest_stall_ms"] = max(run["stall_ms"] for run in found)
     event["stalls_ms"] = [run["stall_ms"] for run in found]
     seconds = event["migration_ms"] / 1000
-    event["gigabytes_per_second"] = event["bytes_moved"] / 1e9 / seconds if event["bytes_moved"] and seconds else None
+    travelled = 2 * event["bytes_moved"]  # values, as reported, and as many bytes of momentum
+    event["gigabytes_per_second"] = travelled / 1e9 / seconds if travelled and seconds else None
     return event
 
 

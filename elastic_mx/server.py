@@ -21,7 +21,7 @@ import zmq
 from elastic_mx import checkpoint, sockets, wire
 from elastic_mx import messages as m
 from elastic_mx import server_machine as sm
-from elastic_mx.arena import open_peer
+from elastic_mx.arena import open_peer, populate_soon
 from elastic_mx.catalog import Catalog
 from elastic_mx.link import ControlLink, JobError
 from elastic_mx.settings import JobSettings, ProcessSettings
@@ -126,6 +126,8 @@ class Server:
             self._carry_out(self.machine.prepare(message.generation, message.moves, message.checkpoint))
             self._connect_peers(message.generation)
             self._link.send(m.Horizon(generation=message.generation.number))
+            coming = [move for move in message.moves if move.target == self.name]
+            populate_soon([(self.values.arena, move.offset, self.catalog.size[move.slice]) for move in coming])
         elif isinstance(message, m.Drop):
             self._moves.pop(message.generation, None)
             self._carry_out(self.machine.drop(message.generation))

@@ -16,7 +16,7 @@ import numpy as np
 import zmq
 
 from elastic_mx import sockets, wire
-from elastic_mx.arena import Arena, open_peer
+from elastic_mx.arena import Arena, open_peer, populate_soon
 from elastic_mx.catalog import Catalog, Key
 from elastic_mx.compression import Compression, applies_to, pack, packed_bytes
 from elastic_mx.link import JobError
@@ -124,6 +124,15 @@ class Traffic:
         """Send a server a message whose frames may change afterwards."""
         logger.debug("%s < %s", server, message)
         sockets.send(self.channels[server].socket, [wire.encode(message)], frames, stable=False)
+
+    def expect(self, moves: Sequence[Move], joining: bool) -> None:
+        """Have the memory ready that a plan leads to, so that no step waits for it: all of it for a joining worker."""
+        places = {move.slice: (move.target, move.offset) for move in moves}
+        if joining:
+            here = self.catalog
+            places = {**{s: (here.owner[s], here.offset[s]) for s in here.owner}, **places}
+        size = self.catalog.size
+        populate_soon([(self.channels[server].arena, at, size[s]) for s, (server, at) in places.items()])
 
     def move(self, moves: Sequence[Move]) -> None:
         """Route by what `moves` lead to."""

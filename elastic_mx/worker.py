@@ -513,6 +513,7 @@ class Worker:
                 self._connect(server, address)
             horizon = machine.prepare(message.generation, message.moves, self.meter.margin(), message.carry)
             self._link.send(m.Horizon(generation=message.generation.number, step=-1 if machine.joining else horizon))
+            self._traffic.expect(message.moves, machine.joining)
         elif isinstance(message, m.Drop):
             machine.drop(message.generation)
         elif isinstance(message, m.Commit):
