@@ -16,6 +16,11 @@ CHUNK = 65536  # elements; a multiple of 16, so that chunks end at whole words
 _WORD = 16  # elements in the four bytes of a packed word
 _DEFAULT_THRESHOLD = 0.5  # MXNet's
 
+# For each byte its four pairs of bits, from the highest; MXNet's 11 is +, 10 is -.
+_PAIRS = np.arange(256)[:, None] >> np.array([6, 4, 2, 0]) & 3
+# For four signs of two bits each (01 is +, 11 is -) MXNet's byte.
+_CODES = (np.array([0, 3, 0, 2])[_PAIRS] << np.array([6, 4, 2, 0])).sum(1).astype(np.uint8)
+
 
 class Compression(msgspec.Struct, frozen=True, array_like=True):
     """How gradients are compressed: `kind` is '2bit', to -`threshold`, 0 or `threshold`; or 'fp16'."""
@@ -76,20 +81,21 @@ def pack(gradient: np.ndarray, residual: Optional[np.ndarray], compression: Comp
         return
     assert residual is not None
     threshold = gradient.dtype.type(compression.threshold)
-    bits = np.zeros((min(CHUNK, 4 * len(out)), 2), bool)
+    size = min(CHUNK, 4 * len(out))
+    signs, numbers = np.empty(size, np.int8), np.empty(size, gradient.dtype)
+    above, below = np.empty(size, bool), np.empty(size, bool)
     for start in range(0, gradient.size, CHUNK):
         part = residual[start : start + CHUNK]
         part += gradient[start : start + CHUNK]
-        these = bits[: -(-part.size // _WORD) * _WORD]
-        these[part.size :] = False
-        above, sent = these[: part.size, 1], these[: part.size, 0]
-        np.greater_equal(part, threshold, out=above)
-        below = part <= -threshold
-        np.logical_or(above, below, out=sent)
-        part -= above * threshold
-        part += below * threshold
-        packed = np.packbits(these)
-        out[start // 4 : start // 4 + len(packed)] = packed
+        count, padded = part.size, -(-part.size // _WORD) * _WORD
+        np.greater_equal(part, threshold, out=above[:count])
+        np.less_equal(part, -threshold, out=below[:count])
+        np.subtract(above[:count].view(np.int8), below[:count].view(np.int8), out=signs[:count])
+        part -= np.multiply(signs[:count], threshold, out=numbers[:count])
+        signs[count:padded] = 0
+        four = signs[:padded].view("<u4") & 0x03030303  # a sign's two low bits in each byte: 01 is +, 11 is -
+        four = four << 6 | four >> 4 | four >> 14 | four >> 24
+        np.take(_CODES, four.astype(np.uint8), out=out[start // 4 : start // 4 + len(four)], mode="clip")
 
 
 def unpack(packed: np.ndarray, compression: Compression, out: np.ndarray) -> None:
@@ -97,13 +103,8 @@ def unpack(packed: np.ndarray, compression: Compression, out: np.ndarray) -> Non
     if compression.kind == "fp16":
         np.copyto(out, packed.view(np.float16))
         return
-    table = _four_numbers(compression.threshold).astype(out.dtype)
-    for start in range(0, out.size, CHUNK):
-        part = out[start : start + CHUNK]
-        part[:] = table[packed[start // 4 : -(-(start + part.size) // 4)]].reshape(-1)[: part.size]
-
-
-def _four_numbers(threshold: float) -> np.ndarray:
-    """For each byte the four numbers that it stands for, the first in its highest bits: 11 is +, 10 is -."""
-    codes = np.arange(256)[:, None] >> np.array([6, 4, 2, 0]) & 3
-    return np.array([0.0, 0.0, -threshold, threshold])[codes]
+    table = np.array([0.0, 0.0, -compression.threshold, compression.threshold], out.dtype)[_PAIRS]
+    whole = out.size // 4
+    np.take(table, packed[:whole], axis=0, out=out[: 4 * whole].reshape(-1, 4), mode="clip")
+    if out.size % 4:
+        out[4 * whole :] = table[packed[whole], : out.size % 4]
