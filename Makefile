@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := constraints.txt
 
-.PHONY: demo test test-pythons bench lint clean
+.PHONY: demo demo-resize test test-pythons bench lint clean
 
 $(VENV)/installed: setup.py $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
@@ -11,15 +11,18 @@ $(VENV)/installed: setup.py $(CONSTRAINTS)
 	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[mxnet,scheduler,service,test]'
 	touch $@
 
-# The demo and what it trains need neither torch nor the test tools.
+# The demos need the service and its policies, not the test tools.
 $(VENV)/installed-demo: setup.py $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) pip setuptools wheel
-	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[mxnet,demo]'
+	$(BIN)/pip install --quiet --constraint $(CONSTRAINTS) --editable '.[mxnet,scheduler,service,demo]'
 	touch $@
 
 demo: $(VENV)/installed-demo
 	$(BIN)/elastic-mx demo
+
+demo-resize: $(VENV)/installed-demo
+	$(BIN)/elastic-mx demo-resize
 
 test: $(VENV)/installed lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests

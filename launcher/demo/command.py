@@ -1,4 +1,4 @@
-"""The ``demo`` command: launches the digits example, resizes it as story.py says, and shows how it goes."""
+"""The ``demo-resize`` command: launches the digits example, resizes it as story.py says, and shows how it goes."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ ACCURACY = re.compile(rb"held-out accuracy ([0-9.]+)")
 POLL_SECONDS = 0.25
 
 
-@click.command()
+@click.command("demo-resize")
 @click.option("--epochs", type=click.IntRange(1), default=40, show_default=True, help="How long to train.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path("runs/demo"),
+    default=Path("runs/demo-resize"),
     show_default=True,
     help="Where summary.json, timeline.png and job.log go.",
 )
@@ -49,8 +49,8 @@ def demo(epochs: int, out: Path) -> None:
 
     \b
     Examples:
-      elastic-mx demo
-      elastic-mx demo --epochs 60 --out runs/long
+      elastic-mx demo-resize
+      elastic-mx demo-resize --epochs 60 --out runs/long
     """
     missing = [package for module, package in NEEDED.items() if find_spec(module) is None]
     if missing:

@@ -212,6 +212,8 @@ class Service:
         told = self.cluster.progress(state, row.name, ANSWER_SECONDS)
         count = self.cluster.tasks(state)
         size = (count["server"], count["worker"])
+        if told and row.state != t.STARTING:  # its members: processes that leave live on for a moment
+            size = (len(told["servers"]), len(told["workers"]))
         if row.state == t.STARTING and told and told["workers"] and told["servers"]:
             self.store.change_job(row.id, (t.STARTING,), state=t.RUNNING)
             self.store.tell(now, "running", f"{size[0]} servers, {size[1]} workers", row.id)
@@ -276,6 +278,7 @@ class Service:
     def _resize(self, row: JobRow, move: Move, change: int) -> None:
         """Has one job take a size; whatever comes of it is this job's affair only."""
         folder = self._folder(row)
+        values: Dict[str, Any] = {"outcome": "failed"}
         try:
             cost = self.cluster.resize(folder, row.name, move.size, CHANGE_SECONDS)
             values = {
@@ -288,11 +291,11 @@ class Service:
             over = self.cluster.state(folder).get("ended") is not None
             outcome = "ended" if over else "refused" if isinstance(error, Declined) else "late"
             values = {"outcome": outcome, "detail": str(error)}
-            self._quiet[row.id] = time.time() + 2 * self.slot_seconds
         except Exception as error:
             values = {"outcome": "failed", "detail": f"{type(error).__name__}: {error}"}
-            self._quiet[row.id] = time.time() + 2 * self.slot_seconds
         finally:
+            pause = 1 if values["outcome"] == "done" else 2  # slots, so that no job is resized more than once in each
+            self._quiet[row.id] = time.time() + pause * self.slot_seconds
             with self._lock:
                 self._changing.pop(row.id, None)
                 self.cluster.growing.discard(folder.name)

@@ -43,7 +43,7 @@ def test_each_change_is_due_once_the_job_is_far_enough_and_the_one_before_is_in_
 
 @pytest.mark.timeout(300)
 def test_the_demo_resizes_a_real_job_four_times_and_tells_it(shell):
-    ran = shell.run("demo", "--epochs", 24, "--out", "out", timeout=250)
+    ran = shell.run("demo-resize", "--epochs", 24, "--out", "out", timeout=250)
     assert ran.returncode == 0, ran.stderr
     summary = json.loads((shell.folder / "out" / "summary.json").read_text())
     assert summary["accuracy"] >= 0.97

@@ -89,6 +89,8 @@ def test_two_jobs_train_through_resizes_and_a_kill_of_the_service(shell):
             assert "held-out accuracy 0.9" in shell.run("logs", name).stdout
         done = [c for c in ask(shell, "describe", "one")["changes"] if c["kind"] == "resize" and c["outcome"] == "done"]
         assert done, "job one was never resized"
+        sizes = [(c["servers"], c["workers"]) != (c["servers_before"], c["workers_before"]) for c in done]
+        assert all(sizes) and len(done) < 20, "resizes that change nothing"
         assert ask(shell, "nodes")[0]["cpus"] == {"all": 4.0, "used": 0.0}
 
 
