@@ -281,7 +281,7 @@ class Traffic:
                 raise JobError(message.reason)
 
     def _receive_values(self, channel: Channel, slices: Sequence[int], frames: Sequence[Any]) -> None:
-        if frames:
+        if frames or channel.values is None:
             sizes = [self.catalog.size[s] for s in slices]
             buffers = [frame.buffer for frame in frames]
             pieces = wire.split_frames(buffers, sizes, f"server {channel.server}")

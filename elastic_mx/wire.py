@@ -224,6 +224,8 @@ def runs(slices: Sequence[int], offset: Any, size: Any) -> List[Tuple[int, int]]
     found: List[Tuple[int, int]] = []
     for s in slices:
         start, stop = offset[s], offset[s] + size[s]
+        if start == stop:  # nothing of it travels
+            continue
         if found and start == aligned(found[-1][1]):
             found[-1] = (found[-1][0], stop)
         else:

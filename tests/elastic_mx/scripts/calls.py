@@ -51,6 +51,20 @@ with mx.util.np_shape(True):
     scalar = mx.nd.ones(())
     kv.pushpull("scalar", scalar)
     check(scalar, n)
+    for key in ("empty", "empty too"):
+        kv.init(key, mx.nd.ones((0, 3)))
+    nothing = [mx.nd.ones((0, 3)), mx.nd.ones((0, 3))]
+    kv.pushpull(["empty", "scalar", "empty too"], [nothing[0], mx.nd.ones(()), nothing[1]])
+    mx.nd.waitall()
+    kv.pull("empty", out=nothing[0])
+    mx.nd.waitall()
+
+# LAMB needs whole tensors, and keys were cut into slices already
+try:
+    kv.set_optimizer(mx.optimizer.create("lamb"))
+    raise AssertionError("a set_optimizer that comes too late was not refused")
+except ValueError as refused:
+    assert "before init" in str(refused)
 
 # two stores do not mix their keys
 other = mx.kv.create("dist_elastic")
