@@ -202,6 +202,8 @@ class Server:
         arena = open_peer(message.pid, message.fd, message.nonce) if self._settings.transport != "tcp" else None
         if arena is not None:
             self._arenas[sender] = arena
+        else:
+            sockets.keep_freed_memory()
         own = self.values.arena
         self._reply(sender, wire.Attached(arena is not None, os.getpid(), own.fd, own.nonce))
 
@@ -389,7 +391,6 @@ def main() -> None:
         level=logging.DEBUG if settings.trace else logging.WARNING, format="%(name)s %(message)s", stream=sys.stderr
     )
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sockets.keep_freed_memory()
     try:
         Server(settings).run()
     except (JobError, m.ProtocolError, checkpoint.CheckpointError) as error:

@@ -277,6 +277,8 @@ class Traffic:
                 channel.shared = message.shared
                 if message.shared:
                     channel.values = open_peer(message.pid, message.fd, message.nonce)
+                else:
+                    sockets.keep_freed_memory()
             elif isinstance(message, wire.Failed):
                 raise JobError(message.reason)
 

@@ -16,7 +16,7 @@ import numpy as np
 import zmq
 
 from elastic_mx import messages as m
-from elastic_mx import sockets, wire
+from elastic_mx import wire
 from elastic_mx.catalog import Catalog, Key
 from elastic_mx.data.job import Limits, Position, Retired, Share
 from elastic_mx.link import ControlLink, JobError
@@ -84,7 +84,6 @@ class Worker:
         self._on_resize: List[Callable[[Dict[str, Any]], None]] = []
         for server, address in welcome.generation.servers.items():
             self._connect(server, address)
-        sockets.keep_freed_memory()
         self._thread = threading.Thread(target=self._run, name="elastic-mx", daemon=True)
         self._thread.start()
 
