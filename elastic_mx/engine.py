@@ -11,7 +11,6 @@ import ctypes
 import functools
 import itertools
 import logging
-import math
 import os
 import sys
 import threading
@@ -56,6 +55,7 @@ _log = logging.getLogger(__name__)
 # A thread pool of its own: a callback never waits in the queue behind a convolution.
 _CPU_PRIORITIZED = ctypes.c_int(3)
 _EXIT_SECONDS = 10.0
+_PUSH_SECONDS = 1.0  # between an operation's entry in our list and in the engine's
 _GIVE_UP_SECONDS = 60.0  # for what waited for those given up to begin; only a machine under load takes more than none
 
 _ASYNC_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
@@ -260,29 +260,34 @@ class _Dispatcher:
 
             sys.addaudithook(audit)
 
-    def _settle(self, deadline: float = math.inf) -> None:
+    def _settle(self) -> None:
         """Wait, without the GIL, until no operation is left and the engine's threads are out of Python."""
-        if deadline == math.inf:
+        with contextlib.suppress(mx.base.MXNetError):  # an operation of MXNet's own failed: its outputs tell
             mx.nd.waitall()
         run = _Dispatcher._run.__code__
-        while self._operations or self._running or any(_outermost(f) is run for f in sys._current_frames().values()):
-            if time.monotonic() > deadline:
-                return
+        deadline = time.monotonic() + _PUSH_SECONDS
+        while self._operations and time.monotonic() < deadline:
+            time.sleep(0.0002)
+        # The engine does not call operations whose arrays an earlier failure left without values.
+        self._operations.clear()
+        while self._running or any(_outermost(frame) is run for frame in sys._current_frames().values()):
             time.sleep(0.0002)
 
     def drain(self) -> None:
         """At exit: the engine must not call into an interpreter that is gone, nor wait for what nobody completes."""
-        self._settle(time.monotonic() + _EXIT_SECONDS)
+        settling = threading.Thread(target=self._settle, daemon=True)
+        settling.start()
+        settling.join(_EXIT_SECONDS)
+        if not settling.is_alive():
+            return
         left = len(self._operations) + len(self._running)
-        if left:
-            _log.error("%d engine operations were not complete when the script ended; they are given up", left)
+        _log.error("%d engine operations were not complete when the script ended; they are given up", left)
         deadline = time.monotonic() + _GIVE_UP_SECONDS
-        while (self._operations or self._running) and time.monotonic() < deadline:
+        while settling.is_alive() and time.monotonic() < deadline:
             for done in list(self._running.values()):
                 with contextlib.suppress(RuntimeError):
                     done()
-            time.sleep(0.001)  # those that waited for these begin, and are given up in turn
-        self._settle(deadline)
+            settling.join(0.001)  # those that waited for these begin, and are given up in turn
 
 
 @functools.cache

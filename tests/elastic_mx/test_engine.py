@@ -233,6 +233,26 @@ def test_a_script_that_ends_before_an_operation_is_done_ends():
     assert run(code).strip() == "end"
 
 
+def test_a_failure_of_mxnets_own_neither_stops_a_fork_nor_the_end():
+    code = """
+        import elastic_mx, os
+        from elastic_mx import engine
+        import mxnet as mx
+        a = mx.nd.zeros((3,))
+        engine.push_async(lambda done: done(), write=[a])
+        half = mx.nd.ones((2, 3), dtype="float16")
+        b = mx.nd.FullyConnected(half, half, num_hidden=2, no_bias=True)  # not to be had on a CPU
+        engine.push_async(lambda done: done(), [b], [a])
+        child = os.fork()
+        if child == 0:
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        engine.push_async(lambda done: done(), [b], [a])
+        print("end")
+    """
+    assert run(code, timeout=60).strip() == "end"
+
+
 # ----------------------------------------------------------------------------------------------- dense arrays
 
 DTYPES = ["float16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"]
