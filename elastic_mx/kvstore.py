@@ -7,6 +7,7 @@ import os
 import sys
 import weakref
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import mxnet as mx
@@ -105,6 +106,7 @@ class ElasticKVStore(KVStore):
         self._optimizer: Any = None
         self._whole = False
         self._compression: Optional[Compression] = None
+        self._updater: Any = None
 
     def __del__(self) -> None:
         """Nothing to free: there is no handle."""
@@ -152,6 +154,7 @@ class ElasticKVStore(KVStore):
                 f"{type(optimizer).__name__} needs whole tensors: call set_optimizer before init, not after it"
             )
         self._optimizer, self._whole = optimizer, whole
+        self._updater = SimpleNamespace(optimizer=optimizer)  # where Trainer.load_states looks for it
         self._worker.set_optimizer(self.number, optimizers.describe(optimizer))
 
     def set_gradient_compression(self, compression_params: Dict[str, Any]) -> None:

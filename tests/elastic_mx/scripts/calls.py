@@ -93,6 +93,19 @@ trained.load_optimizer_states(path)
 trained.pushpull("w", mx.nd.ones((300, 4)), out=w)
 check(w, np.full((300, 4), -2.0 * n))
 
+# a Trainer's states, which it reads through its store
+net = mx.gluon.nn.Dense(2, in_units=3)
+net.initialize()
+trainer = mx.gluon.Trainer(net.collect_params(), "adam", kvstore="dist_elastic")
+with mx.autograd.record():
+    loss = net(mx.nd.ones((1, 3)))
+loss.backward()
+trainer.step(n)
+trainer.save_states(path)
+trainer.load_states(path)
+trainer.set_learning_rate(0.5)
+assert trainer.learning_rate == 0.5
+
 # row_sparse gradients and weights
 sparse = mx.kv.create("dist_elastic")
 sparse.set_optimizer(mx.optimizer.create("sgd", learning_rate=1.0, momentum=0.9, lazy_update=True))
