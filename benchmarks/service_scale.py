@@ -15,8 +15,9 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
-from scheduler.service.service import pack, policy_of
+from scheduler.service.service import policy_of
 from scheduler.service.slot import Node, Seen, Speeds, ask, moves, settle, views
+from scheduler.service.snapshot import pack
 from scheduler.service.spec import parse_spec
 from scheduler.service.store import Store
 

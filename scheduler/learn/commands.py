@@ -4,22 +4,35 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Dict, Optional, Sequence, Tuple, Type
+from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Tuple, Type
 
 import click
 
 from scheduler.commands import FILE, one_line_errors
 from scheduler.costs import parse_cost
-from scheduler.learn.scenario import Mixture, Scenario
+from scheduler.learn.scenario import Held, Mixture, Scenario
 from scheduler.traces.files import open_workload
+
+if TYPE_CHECKING:
+    from scheduler.learn.recorded import Recorded
 
 RIVALS = ("drf", "optimus", "greedy", "greedy-fit")
 ROUNDS = {"dl2": (60, 0), "dl2x": (8, 48)}
+RECORDED_ROUNDS = {"dl2": (40, 0), "dl2x": (20, 0)}  # imitation only: serve --learn goes on from there
+TEACHER = "greedy-fit"
 
 
 @click.command("train-policy")
 @click.option("--policy", type=click.Choice(sorted(ROUNDS)), default="dl2x", show_default=True)
-@click.option("--teacher", default="greedy-fit", show_default=True, help="The scheduler to imitate first.")
+@click.option(
+    "--teacher", help=f"The scheduler to imitate first.  [default: {TEACHER}; of a record, whoever decided in it]"
+)
+@click.option(
+    "--from-record",
+    "record",
+    metavar="STATE|URL",
+    help="Imitate the decisions in a service's record, and train for its nodes and jobs.",
+)
 @click.option("--out", type=FILE, required=True, help="The agent's file, written again at every validation.")
 @click.option(
     "--workload",
@@ -38,8 +51,10 @@ ROUNDS = {"dl2": (60, 0), "dl2x": (8, 48)}
 @click.option("--epoch-error", default=0.0, help="True epochs differ from the estimate by up to this fraction.")
 @click.option("--speed-error", default=0.0, help="Estimated speeds differ from the true by up to this fraction.")
 @click.option("--resize-cost", default="none", help="none, restart, seconds, or a JSON file of benchmarks.resize.")
-@click.option("--warmup", type=int, help="Rounds of imitation.  [default: 60 for dl2, 8 for dl2x]")
-@click.option("--online", type=int, help="Rounds of reinforcement learning.  [default: 0 for dl2, 48 for dl2x]")
+@click.option(
+    "--warmup", type=int, help="Rounds of imitation.  [default: 60 for dl2, 8 for dl2x; of a record, 40 and 20]"
+)
+@click.option("--online", type=int, help="Rounds of reinforcement.  [default: 0 for dl2 and of a record, else 48]")
 @click.option("--every", default=5, show_default=True, help="Rounds between validations.")
 @click.option("--validation", default=6, show_default=True, help="Traces to validate on.")
 @click.option("--seed", default=0, show_default=True, help="Fixes every random draw.")
@@ -50,7 +65,8 @@ ROUNDS = {"dl2": (60, 0), "dl2x": (8, 48)}
 @one_line_errors
 def train_policy(
     policy: str,
-    teacher: str,
+    teacher: Optional[str],
+    record: Optional[str],
     out: str,
     workloads: Sequence[str],
     speeds: Optional[str],
@@ -67,6 +83,12 @@ def train_policy(
     """Train an agent: first to imitate a scheduler, then by reinforcement in the simulator.
 
     Ctrl-C saves what has been learnt; --resume goes on from there. Times are in slots.
+
+    \b
+    Examples:
+      elastic-mx train-policy --out dl2x.pt --teacher greedy-fit --logs runs/train
+      elastic-mx train-policy --from-record runs/service --teacher drf --out dl2x.pt
+      elastic-mx train-policy --from-record postgresql://user@host/elastic --out dl2x.pt --online 8
     """
     import torch
 
@@ -76,17 +98,18 @@ def train_policy(
     torch.set_num_threads(threads)
     if every < 1 or validation < 1:
         raise ValueError(f"--every is {every} and --validation {validation}: both must be 1 or more")
-    scenario = _scenario(workloads or ("shipped",), speeds, options)
-    session = SESSIONS[policy](scenario, make(teacher))
-    made = {
-        "workload": ", ".join(part.workload.name for part in scenario.scenarios),
-        "teacher": teacher,
-        "seed": options["seed"],
-    }
-    rounds = (
-        ROUNDS[policy][0] if warmup is None else warmup,
-        ROUNDS[policy][1] if online is None else online,
-    )
+    made: Dict[str, Any] = {"teacher": teacher or TEACHER, "seed": options["seed"]}
+    scenario: Held
+    if record is not None:
+        scenario = recorded = _recorded(record, teacher, workloads, speeds, options)
+        made.update(workload="a service's record", teacher=", ".join(recorded.policies))
+        session = SESSIONS[policy](scenario, make(TEACHER), lessons=recorded.lessons)
+    else:
+        scenario = mixture = _scenario(workloads or ("shipped",), speeds, options)
+        made["workload"] = ", ".join(part.workload.name for part in mixture.scenarios)
+        session = SESSIONS[policy](scenario, make(teacher or TEACHER))
+    usual = (RECORDED_ROUNDS if record is not None else ROUNDS)[policy]
+    rounds = (usual[0] if warmup is None else warmup, usual[1] if online is None else online)
     training = Training(session, out, *rounds, every=every, validation=validation, made=made)
     if resume:
         training.resume()
@@ -101,6 +124,24 @@ def train_policy(
     if final:
         training.save(final=True)
     click.echo(f"{out}: mean JCT {progress.best:.2f} on validation, {progress.cpu_seconds:.0f} CPU seconds")
+
+
+def _recorded(
+    where: str, teacher: Optional[str], workloads: Sequence[str], speeds: Optional[str], options: Dict[str, Any]
+) -> Recorded:
+    from scheduler.learn.recorded import read
+
+    given = {"--workload": workloads, "--speeds": speeds, **{f"--{name}": options[name] for name in ("peaks", "types")}}
+    for name, value in given.items():
+        if value:
+            raise ValueError(f"{name} is given with --from-record: nodes, jobs, speeds are the record's: leave it out")
+    recorded = read(where, teacher, options["seed"])
+    decided = ", ".join(f"{name} {count}" for name, count in recorded.policies.items())
+    click.echo(
+        f"record: {len(recorded.lessons)} decisions to imitate (of {decided}), {len(recorded.kinds)} jobs of "
+        f"{len(recorded.workload.types)} types, {recorded.workload.nodes} nodes"
+    )
+    return recorded
 
 
 def _scenario(workloads: Sequence[str], speeds: Optional[str], options: Dict[str, Any]) -> Mixture:

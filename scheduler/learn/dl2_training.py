@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from scheduler.core import Policy
+from scheduler.core import Allocation, ClusterView, JobsView, Policy
 from scheduler.learn.dl2 import Dl2Agent
 from scheduler.learn.replay import Batch, Replay
 from scheduler.learn.rollout import Fleet, Slot
@@ -51,16 +51,21 @@ class WarmUp:
 
     def watch(self) -> int:
         """One trace under the teacher; the decisions kept so far."""
-        simulator, params = self.new_simulator(self.rng), self.agent.params
+        simulator = self.new_simulator(self.rng)
         self.teacher.reset()
         while not simulator.finished:
             cluster, jobs = simulator.observe()
             allocation = self.teacher.allocate(cluster, jobs)
             if self.rng.integers(self._thin) == 0 and len(jobs):
-                rows = rows_of(cluster, jobs, self.agent.types)
-                self.add(*demonstrate(cluster, jobs, rows, allocation, params.jobs, self.rng, params.pairs))
+                self.see(cluster, jobs, allocation)
             simulator.step(allocation)
         return self.decisions
+
+    def see(self, cluster: ClusterView, jobs: JobsView, allocation: Allocation) -> None:
+        """Takes in one decision on at least one job."""
+        params = self.agent.params
+        rows = rows_of(cluster, jobs, self.agent.types)
+        self.add(*demonstrate(cluster, jobs, rows, allocation, params.jobs, self.rng, params.pairs))
 
     def add(self, states: np.ndarray, targets: np.ndarray) -> None:
         """Takes in states with the targets of their actions, dropping the oldest beyond ``keep``."""

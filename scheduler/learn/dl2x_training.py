@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 import torch
 
-from scheduler.core import Array, Policy
+from scheduler.core import Allocation, Array, ClusterView, JobsView, Policy
 from scheduler.learn.dl2x import Dl2xAgent
 from scheduler.learn.encoder import features, pad
 from scheduler.learn.moves import FACTS, MoveBook
@@ -84,17 +84,23 @@ class WarmUp:
             cluster, jobs = simulator.observe()
             allocation = self.teacher.allocate(cluster, jobs)
             if len(jobs) and self.rng.integers(self._thin) == 0:
-                theta = np.zeros((len(jobs), len(FACTS)))
-                record = Plan(cluster, jobs, book, theta, 0.0).follow(allocation, self.rng)
-                if record.row:
-                    self._seen.append(features(cluster, jobs, book))
-                    self._records.append(record)
+                self.see(cluster, jobs, allocation, book)
             simulator.step(allocation)
-        del self._seen[: -self._keep], self._records[: -self._keep]
         return len(self._records)
 
+    def see(self, cluster: ClusterView, jobs: JobsView, allocation: Allocation, book: MoveBook) -> None:
+        """Takes in one decision on at least one job; one that gave nothing to any teaches nothing."""
+        theta = np.zeros((len(jobs), len(FACTS)))
+        record = Plan(cluster, jobs, book, theta, 0.0).follow(allocation, self.rng)
+        if record.row:
+            self._seen.append(features(cluster, jobs, book))
+            self._records.append(record)
+        del self._seen[: -self._keep], self._records[: -self._keep]
+
     def learn(self, updates: int) -> float:
-        """That many updates; the mean cross-entropy of a decision, nats."""
+        """That many updates; the mean cross-entropy of a decision, nats. ValueError if nothing was taken in."""
+        if not self._records:
+            raise ValueError("the decisions of the teacher give no task to any job: there is nothing to imitate")
         total = 0.0
         for _ in range(updates):
             at = self.rng.integers(len(self._records), size=min(self._params.batch, len(self._records)))

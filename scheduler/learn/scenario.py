@@ -20,7 +20,20 @@ TRAINING, VALIDATION, TEST = 1, 2, 3  # streams
 
 
 class Held:
-    """What can be asked of held-out clusters, wherever they come from."""
+    """Where agents train, and what can be asked of held-out clusters, wherever they come from. ``seed``: of all."""
+
+    seed: int
+
+    def simulator(self, rng: np.random.Generator) -> Simulator:
+        """A fresh cluster with a trace of its own."""
+        raise NotImplementedError
+
+    def training_rng(self) -> np.random.Generator:
+        raise NotImplementedError
+
+    def type_names(self) -> List[str]:
+        """Names of all job types, in order, each once."""
+        raise NotImplementedError
 
     def held_out(self, count: int, stream: int = VALIDATION) -> List[Simulator]:
         raise NotImplementedError

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Protocol, Union
+from typing import Any, Dict, List, Optional, Protocol, Sequence, Tuple
 
 import numpy as np
 
-from scheduler.core import Policy
+from scheduler.core import Allocation, ClusterView, JobsView, Policy
 from scheduler.learn import checkpoint
 from scheduler.learn.dl2 import FEATURES as DL2_FEATURES
 from scheduler.learn.dl2 import Dl2, Dl2Agent
@@ -21,12 +21,15 @@ from scheduler.learn.dl2_training import WarmUp as Dl2WarmUp
 from scheduler.learn.dl2x import FEATURE_SET, Dl2x, Dl2xAgent
 from scheduler.learn.dl2x_training import Ppo, PpoParams
 from scheduler.learn.dl2x_training import WarmUp as Dl2xWarmUp
+from scheduler.learn.moves import MoveBook
 from scheduler.learn.params import Dl2Params
 from scheduler.learn.rollout import mean_jcts
-from scheduler.learn.scenario import Mixture, Scenario
+from scheduler.learn.scenario import Held
 
 WARM_UP, ONLINE = "warm-up", "online"
+LESSONS = 64  # of a record that are taken in by a round of the warm-up
 Figures = Dict[str, float]
+Lesson = Tuple[ClusterView, JobsView, Allocation]  # what was seen, and what the teacher gave
 
 
 class Session(Protocol):
@@ -50,12 +53,22 @@ class Session(Protocol):
 
 
 class Dl2Session:
-    """``dl2``: a warm-up round is 4 traces of the teacher and 300 updates, an online round is 1,500 slots."""
+    """``dl2``: a warm-up round is 4 traces of the teacher and 300 updates, an online round is 1,500 slots.
+
+    Args:
+        lessons: decisions to imitate in place of the teacher's traces, where there is a record of them.
+    """
 
     features = DL2_FEATURES
 
-    def __init__(self, scenario: Union[Scenario, Mixture], teacher: Policy, params: Optional[Dl2Params] = None) -> None:
-        self.scenario, self.teacher = scenario, teacher
+    def __init__(
+        self,
+        scenario: Held,
+        teacher: Policy,
+        params: Optional[Dl2Params] = None,
+        lessons: Sequence[Lesson] = (),
+    ) -> None:
+        self.scenario, self.teacher, self.lessons = scenario, teacher, lessons
         self.rng = scenario.training_rng()
         self._agent = Dl2Agent(params or Dl2Params.ours(), scenario.type_names(), seed=scenario.seed)
         self._begin()
@@ -66,7 +79,9 @@ class Dl2Session:
         self._online_state: Dict[str, Any] = {}
 
     def warm_round(self) -> Figures:
-        for _ in range(4):
+        for lesson in _some(self.lessons, self.rng):
+            self._warm.see(*lesson)
+        for _ in range(0 if self.lessons else 4):
             self._warm.watch()
         return {"cross_entropy": self._warm.learn(300)}
 
@@ -102,12 +117,23 @@ class Dl2Session:
 
 
 class Dl2xSession:
-    """``dl2x``: a warm-up round is a few traces of the teacher and updates, an online round one PPO iteration."""
+    """``dl2x``: a warm-up round is a few traces of the teacher and updates, an online round one PPO iteration.
+
+    Args:
+        lessons: decisions to imitate in place of the teacher's traces, where there is a record of them.
+    """
 
     features = FEATURE_SET
 
-    def __init__(self, scenario: Union[Scenario, Mixture], teacher: Policy, params: Optional[PpoParams] = None) -> None:
+    def __init__(
+        self,
+        scenario: Held,
+        teacher: Policy,
+        params: Optional[PpoParams] = None,
+        lessons: Sequence[Lesson] = (),
+    ) -> None:
         self.scenario, self.teacher, self.params = scenario, teacher, params or PpoParams()
+        self.lessons = lessons
         self.rng = scenario.training_rng()
         self._agent = Dl2xAgent(seed=scenario.seed)
         self._begin()
@@ -118,7 +144,9 @@ class Dl2xSession:
         self._ppo_state: Dict[str, Any] = {}
 
     def warm_round(self) -> Figures:
-        for _ in range(self.params.warm_traces):
+        for cluster, jobs, allocation in _some(self.lessons, self.rng):
+            self._warm.see(cluster, jobs, allocation, MoveBook(jobs.rates))
+        for _ in range(0 if self.lessons else self.params.warm_traces):
             self._warm.watch()
         return {"cross_entropy": self._warm.learn(self.params.warm_updates)}
 
@@ -275,6 +303,13 @@ class Training:
                 "progress": self.progress.plain(),
             }
         checkpoint.save(data, self.out)
+
+
+def _some(lessons: Sequence[Lesson], rng: np.random.Generator) -> List[Lesson]:
+    """LESSONS of them, or all if there are fewer."""
+    if len(lessons) <= LESSONS:
+        return list(lessons)
+    return [lessons[i] for i in rng.choice(len(lessons), LESSONS, replace=False)]
 
 
 def _copy(value: Any) -> Any:

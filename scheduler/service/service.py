@@ -6,21 +6,20 @@ while the loop goes on; a job that ends, refuses or does not answer costs its ow
 
 from __future__ import annotations
 
-import json
 import threading
 import time
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 from elastic_mx.client import Declined
 from elastic_mx.link import JobError
-from scheduler.core import Allocation, ClusterView, JobsView, Policy
+from scheduler.core import Policy
 from scheduler.policies import make
 from scheduler.service import tables as t
 from scheduler.service.local import LocalCluster, missing_command
 from scheduler.service.slot import START, Move, Seen, Size, Speeds, ask, misfit, moves, settle, views
+from scheduler.service.snapshot import pack
 from scheduler.service.spec import JobSpec, SpecError
 from scheduler.service.store import JobRow, Store
 
@@ -316,31 +315,3 @@ def _epochs(told: Optional[Dict[str, Any]], spec: JobSpec) -> float:
 
 def _size_of(job: Seen) -> Dict[str, int]:
     return {"servers": job.servers, "workers": job.workers}
-
-
-def pack(
-    cluster: ClusterView, jobs: JobsView, answer: Allocation, sizes: List[Size], besides: Optional[Allocation] = None
-) -> bytes:
-    """A decision as compressed JSON: what was seen, answered, settled on, and what the shadow would have done."""
-    data = {
-        "slot": cluster.slot,
-        "slot_seconds": cluster.slot_seconds,
-        "totals": cluster.totals.tolist(),
-        "nodes": cluster.nodes,
-        "types": [
-            [kind.name, kind.worker, kind.server, kind.epochs, [[round(x, 6) for x in row] for row in table]]
-            for kind, table in zip(jobs.types, jobs.rates.tolist())
-        ],
-        "jobs": {
-            name: [round(value, 6) if value == value else None for value in getattr(jobs, name).tolist()]
-            for name in ("ids", "type_index", "arrival", "epochs", "done", "servers", "workers", "service", "measured")
-        },
-        "answer": [answer.servers.tolist(), answer.workers.tolist()],
-        "settled": sizes,
-        "shadow": None if besides is None else [besides.servers.tolist(), besides.workers.tolist()],
-    }
-    return zlib.compress(json.dumps(data, separators=(",", ":")).encode())
-
-
-def unpack(snapshot: bytes) -> Dict[str, Any]:
-    return dict(json.loads(zlib.decompress(snapshot)))

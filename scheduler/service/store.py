@@ -60,17 +60,22 @@ class JobRow:
 
 
 class Store:
-    """Args: a folder for SQLite, or a database's URL. Migrates to this version.
+    """Args: a folder for SQLite, or a database's URL. Migrates to this version, unless it is opened ``as_it_is``.
 
     Raises:
-        StoreError: it cannot be opened, or a later version has written it.
+        StoreError: it cannot be opened, a later version has written it, or, as it is, there is none of this version.
     """
 
-    def __init__(self, where: Union[str, Path]) -> None:
+    def __init__(self, where: Union[str, Path], as_it_is: bool = False) -> None:
+        if as_it_is and "://" not in str(where) and not (Path(where) / "record.db").is_file():
+            raise StoreError(f"{where}: there is no record: give the --state of an elastic-mx serve")
         self.url = database_url(where)
         try:
             self.engine = _engine(self.url)
-            migrate(self.engine)
+            if as_it_is:
+                expect_version(self.engine, self.shown)
+            else:
+                migrate(self.engine)
         except (DBAPIError, OSError) as error:
             reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
             raise StoreError(f"{self.shown}: the record cannot be opened: {reason}") from error
@@ -335,11 +340,9 @@ def migrate(engine: Engine) -> None:
         StoreError: a later version has written the record.
     """
     from alembic import command
-    from alembic.config import Config
     from alembic.util import CommandError
 
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
+    config = _migrations()
     with engine.connect().execution_options(writes=True) as connection, connection.begin():
         if engine.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:n)"), {"n": MIGRATION_LOCK})
@@ -351,6 +354,31 @@ def migrate(engine: Engine) -> None:
                 f"{engine.url.render_as_string()}: a later version of elastic-mx has written this record ({error}): "
                 "use that version, or another --state"
             ) from error
+
+
+def expect_version(engine: Engine, shown: str) -> None:
+    """Refuses a record of another version; StoreError."""
+    from alembic.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+
+    with engine.connect() as connection:
+        found = MigrationContext.configure(connection).get_current_revision()
+    wanted = ScriptDirectory.from_config(_migrations()).get_current_head()
+    if found is None:
+        raise StoreError(f"{shown}: there is no record: give the --state of an elastic-mx serve")
+    if found != wanted:
+        raise StoreError(
+            f"{shown}: the record has schema version {found}, this elastic-mx reads {wanted}: "
+            "elastic-mx serve brings an older one to this version; a later one needs a later elastic-mx"
+        )
+
+
+def _migrations() -> Any:
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
+    return config
 
 
 def _row(row: t.Job) -> JobRow:

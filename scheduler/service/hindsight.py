@@ -1,0 +1,86 @@
+"""The record as a simulated cluster: its nodes, its job types with the speeds measured live, its jobs by arrival.
+
+What is simulated on it is up to others: agents are trained and judged there (scheduler.learn), and what the fallback
+would have made of the same jobs is what a learned policy is held against (guard.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, List, Mapping, Sequence, Tuple
+
+import numpy as np
+
+from scheduler.core import Array, JobType
+from scheduler.service.spec import RESOURCES, JobSpec
+from scheduler.workload import Arrivals, Workload
+
+LONGEST_GAP = 200  # slots between two arrivals, at most: what comes after is as if the cluster were empty
+
+
+@dataclass(frozen=True)
+class Known:
+    """A job of the record: when it arrived (slots), how long it is (epochs); ``spec`` says what it may have."""
+
+    id: int
+    spec: JobSpec
+    arrival: float
+    epochs: float
+
+
+@dataclass(frozen=True)
+class Table:
+    """A speed model that is a table: samples/s at (servers, workers), and no faster beyond its edges."""
+
+    rates: Array
+
+    def table(self, max_servers: int, max_workers: int) -> Array:
+        servers = np.minimum(np.arange(max_servers + 1), self.rates.shape[0] - 1)
+        workers = np.minimum(np.arange(max_workers + 1), self.rates.shape[1] - 1)
+        return np.asarray(self.rates[servers[:, None], workers])
+
+
+def workload_of(
+    capacity: Array, jobs: Sequence[Known], tables: Mapping[str, Array], slot_seconds: float
+) -> Tuple[Workload, List[int]]:
+    """The cluster with the types of these jobs, and each job's type; jobs that differ in their limits differ in type.
+
+    Args:
+        capacity: float64 [N, R].
+        tables: epochs per slot at (servers, workers), by kind; each job's must be there.
+    """
+    numbers: Dict[Tuple[object, ...], int] = {}
+    lengths: List[List[float]] = []
+    kinds: List[int] = []
+    for job in jobs:
+        spec = job.spec
+        limits = spec.servers.max, spec.workers.max
+        key = (spec.kind, spec.workers.demand, spec.servers.demand, limits)
+        if key not in numbers:
+            numbers[key] = len(numbers)
+            lengths.append([])
+        kinds.append(numbers[key])
+        lengths[kinds[-1]].append(job.epochs)
+    types = []
+    for (kind, worker, server, limits), epochs in zip(numbers, lengths):
+        rates = tables[str(kind)]
+        within = rates[: limits[0] + 1, : limits[1] + 1] / slot_seconds  # type: ignore[index]
+        types.append(
+            JobType(
+                str(kind),
+                worker,  # type: ignore[arg-type]
+                server,  # type: ignore[arg-type]
+                epochs=float(np.mean(epochs)),
+                speed=Table(within),
+                weight=float(len(epochs)),
+            )
+        )
+    most = [max(getattr(job.spec, role).max for job in jobs) for role in ("servers", "workers")]
+    process = Arrivals("poisson", jobs=len(jobs))
+    workload = Workload("record", slot_seconds, RESOURCES, capacity, tuple(types), most[0], most[1], process=process)
+    return workload, kinds
+
+
+def gaps(arrivals: Sequence[float]) -> Array:
+    """Slots between arrivals, float64 [n], the first of them 0, none longer than LONGEST_GAP."""
+    return np.clip(np.diff(np.asarray(arrivals, dtype=float), prepend=arrivals[:1]), 0.0, float(LONGEST_GAP))
