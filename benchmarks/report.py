@@ -23,6 +23,7 @@ RUNS: Tuple[Tuple[str, ...], ...] = (
     ("resize", "--transport", "tcp", "--rounds", "3"),
     ("scale",),
     ("policies", "--quick"),
+    ("service_scale",),
 )
 RESULTS = Path(__file__).parent / "RESULTS.md"
 TIMEOUT = 1800

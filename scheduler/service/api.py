@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import hmac
-from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from fastapi import Depends, FastAPI, HTTPException, Request
 from pydantic import BaseModel, ConfigDict
 
 from scheduler.policies import names
-from scheduler.service.service import Service
+from scheduler.service.service import Service, attempt_of
 from scheduler.service.spec import SpecError, parse_spec
 from scheduler.service.store import Conflict, JobRow
-
-MOST_LOG_BYTES = 1 << 20
 
 
 class Submission(BaseModel):
@@ -72,11 +69,10 @@ def create_app(service: Service, token: str = "") -> FastAPI:
     @app.get("/jobs/{name}")
     def describe(name: str) -> Dict[str, Any]:
         row = found(name)
-        state = service.cluster.state(service.cluster.job_folder(row.id, row.attempt))
         return {
             **job_body(row),
             "spec": row.spec.plain(),
-            "tasks": state["tasks"],
+            "tasks": service.cluster.tasks(attempt_of(row)),
             "changes": store.changes(row.id),
             "events": store.events(row.id),
         }
@@ -92,19 +88,19 @@ def create_app(service: Service, token: str = "") -> FastAPI:
     def logs(name: str, offsets: str = "") -> Dict[str, Any]:
         """What each task printed beyond the offsets (``task:bytes,...``) that a client has, and whether it is all."""
         row = found(name)
-        have = dict(part.rsplit(":", 1) for part in offsets.split(",") if ":" in part)
-        folder = service.cluster.job_folder(row.id, row.attempt) / "logs"
-        pieces = {path.stem: _piece(path, int(have.get(path.stem, 0))) for path in sorted(folder.glob("*.log"))}
+        parts = [part.rsplit(":", 1) for part in offsets.split(",") if ":" in part]
+        have = {name: int(at) for name, at in parts if at.isdigit()}
+        pieces = service.cluster.logs(attempt_of(row), have)
         return {"logs": pieces, "live": row.live}
 
     @app.get("/nodes")
     def nodes() -> List[Dict[str, Any]]:
         rows = [row for row in store.jobs(live=True) if row.attempt]
-        taken = service.cluster.taken({service.cluster.job_folder(r.id, r.attempt): r.spec for r in rows})
+        used_of = service.cluster.used([attempt_of(row) for row in rows])
         bodies = []
-        for node in service.cluster.nodes:
-            mine = [task for task in taken if task["node"] == node.name]
-            used = [sum(task["demand"][k] for task in mine) for k in range(3)]
+        for node in service.cluster.nodes():
+            mine = used_of.get(node.name, [])
+            used = [sum(demand[k] for demand in mine) for k in range(3)]
             sizes = zip(("cpus", "memory_gib", "gpus"), node.capacity, used)
             body = {name: {"all": round(most, 3), "used": round(now, 3)} for name, most, now in sizes}
             bodies.append({"name": node.name, "alive": node.alive, "tasks": len(mine), **body})
@@ -132,12 +128,3 @@ def create_app(service: Service, token: str = "") -> FastAPI:
         return store.events(limit=limit, since=since)
 
     return app
-
-
-def _piece(path: Path, offset: int) -> Dict[str, Any]:
-    """The text beyond an offset, and the next offset; from the start again where the log was rotated."""
-    with open(path, "rb") as file:
-        size = file.seek(0, 2)
-        file.seek(offset if offset <= size else 0)
-        data = file.read(MOST_LOG_BYTES)
-        return {"text": data.decode(errors="replace"), "next": file.tell()}

@@ -108,7 +108,7 @@ def serve(
         signal.signal(number, lambda *_: service.stop())
     server = _listen(service, host, port, token)
     where = f"http://{host}:{port}"
-    click.echo(f"{where}: policy {policy}, slots of {seconds:g} s, {len(cluster.nodes)} nodes, state in {state}")
+    click.echo(f"{where}: policy {policy}, slots of {seconds:g} s, {len(cluster.nodes())} nodes, state in {state}")
     sys.stdout.flush()
     service.run()
     server.should_exit = True
@@ -199,7 +199,7 @@ def describe(job: str, service: Optional[str], as_json: bool) -> None:
     """
     body = ServiceClient(service).ask("GET", f"/jobs/{quote(job)}")
     parts = [_table([body], ("name", "state", "servers", "workers", "done", "jct_s", "reason"))]
-    tasks = [{"task": name, **task, "node": task["seat"]["node"]} for name, task in body["tasks"].items()]
+    tasks = [{"task": name, **task} for name, task in body["tasks"].items()]
     parts.append(_table(tasks, ("task", "node", "pid", "memory", "status", "reason")))
     parts.append(
         _table(body["changes"], ("kind", "servers", "workers", "outcome", "seconds", "stall_seconds", "detail"))

@@ -1,7 +1,8 @@
 """The local cluster: nodes are this machine or parts of it, a job is a process that runs it from a folder.
 
 The process (``python -m launcher.hosted FOLDER``) outlives the service, and begins a folder's job once, whoever starts
-it; so a service that was killed finds its jobs by their folders. What size a job has is decided elsewhere.
+it; so a service that was killed finds its jobs by their folders. What size a job has is decided elsewhere, what the
+service asks of a cluster is cluster.py's.
 """
 
 from __future__ import annotations
@@ -13,34 +14,80 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from elastic_mx.client import ControlClient
+from elastic_mx.client import ControlClient, Declined
 from elastic_mx.link import JobError
+from scheduler.service.cluster import DONE, ENDED, FAILED, LATE, REFUSED, Answer, Attempt, Look, Outcome, epochs_of
 from scheduler.service.slot import Node, Room, Size
 from scheduler.service.spec import GIB, JobSpec, SpecError, parse_memory, read_yaml
 
 ROLES = ("server", "worker")
 NODE_FIELDS = ("name", "cpus", "memory", "gpus", "cores")
+ANSWER_SECONDS = 2.0  # to tell how a job is
+LOOK_SECONDS = 0.2
+MOST_LOG_BYTES = 1 << 20
 
 
 class LocalCluster:
     """Args: the folder for the jobs' folders, and the nodes."""
 
     def __init__(self, folder: Path, nodes: Sequence[Node]) -> None:
-        self.folder, self.nodes = folder, list(nodes)
-        self.growing: Set[str] = set()  # folders of jobs whose new seats are not all taken yet
+        self.folder, self._nodes = folder, list(nodes)
+        self._growing: Set[str] = set()  # folders of jobs whose new seats are not all taken yet
         self._started: Dict[str, subprocess.Popen[bytes]] = {}
+        self._pool = ThreadPoolExecutor(16, thread_name_prefix="job")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
-    # ------------------------------------------------------------------------------------------------- looking
+    def now(self) -> float:
+        return time.time()
 
-    def job_folder(self, job: int, attempt: int) -> Path:
-        return self.folder / f"{job}-{attempt}"
+    def nodes(self) -> Sequence[Node]:
+        return self._nodes
 
-    def state(self, folder: Path) -> Dict[str, Any]:
+    def refuses(self, spec: JobSpec) -> str:
+        return missing_command(spec)
+
+    # -------------------------------------------------------------------------------------------------- observe
+
+    def observe(self, jobs: Sequence[Attempt]) -> List[Look]:
+        return list(self._pool.map(self._look, jobs))
+
+    def _look(self, job: Attempt) -> Look:
+        state = self._state(self._folder(job))
+        count = Counter(task["role"] for task in state["tasks"].values() if task.get("ended") is None)
+        tasks = (count["server"], count["worker"])
+        look = Look(tasks, reason=state.get("reason") or "", failures=tuple(_failures(state["tasks"])))
+        if state.get("ended") is not None or state.get("lost"):
+            return replace(look, ended=state.get("ended"), status=state.get("status"), lost=state.get("lost", False))
+        if not state.get("coordinator"):
+            return look
+        try:
+            with ControlClient(state["coordinator"], job.name) as client:
+                told = client.status(ANSWER_SECONDS)
+        except JobError:
+            return look
+        members = (len(told["servers"]), len(told["workers"]))
+        return replace(look, members=members, answered=True, epochs=epochs_of(told, job.spec))
+
+    def wait(self, jobs: Sequence[Attempt], seconds: float, poked: threading.Event) -> None:
+        until = time.monotonic() + seconds
+        folders = [self._folder(job) for job in jobs]
+        while (left := until - time.monotonic()) > 0 and not poked.wait(min(LOOK_SECONDS, left)):
+            states = (self._state(folder) for folder in folders)
+            if any(state.get("ended") is not None or state.get("lost") for state in states):
+                return
+
+    def _folder(self, job: Attempt) -> Path:
+        return self.folder / f"{job.id}-{job.number}"
+
+    def _state(self, folder: Path) -> Dict[str, Any]:
         """What the job's process wrote of it; ``lost`` is set where that process died without a word."""
         state = _read(folder / "state.json") or {"tasks": {}}
         if state.get("ended") is None and self._dead(folder):
@@ -61,30 +108,83 @@ class LocalCluster:
                 return False
         return True
 
-    @staticmethod
-    def tasks(state: Mapping[str, Any]) -> Counter[str]:
-        """How many tasks of each role live."""
-        return Counter(task["role"] for task in state["tasks"].values() if task.get("ended") is None)
+    # ---------------------------------------------------------------------------------------------------- enact
 
-    @staticmethod
-    def progress(state: Mapping[str, Any], name: str, timeout: float) -> Optional[Dict[str, Any]]:
-        """The coordinator's word on the job; None where it does not answer in time."""
-        if not state.get("coordinator"):
-            return None
-        try:
-            with ControlClient(state["coordinator"], name) as client:
-                return client.status(timeout)
-        except JobError:
-            return None
+    def reserve(self, jobs: Sequence[Attempt], wanted: Sequence[Tuple[Attempt, Size]]) -> Set[int]:
+        taken, found = self._taken(jobs), set()
+        for job, size in wanted:
+            folder = self._folder(job)
+            mine = [task for task in taken if task["folder"] == folder.name]
+            more = self._seats(job.spec, size, taken, mine)
+            if more is None:
+                continue
+            taken += [{**seat, "folder": folder.name} for seat in more]
+            seats: Dict[str, List[Dict[str, Any]]] = {role: [] for role in ROLES}
+            for seat in (*mine, *more):
+                seats[seat["role"]].append({"node": seat["node"], "cores": seat["cores"]})
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _write(folder / "seats.json", seats)
+            if mine:
+                self._growing.add(folder.name)
+            found.add(job.id)
+        return found
 
-    # ----------------------------------------------------------------------------------------------- changing
+    def _seats(
+        self, spec: JobSpec, size: Size, taken: Sequence[Mapping[str, Any]], mine: Sequence[Mapping[str, Any]]
+    ) -> Optional[List[Dict[str, Any]]]:
+        """Seats beside those that are taken, for what a job lacks; None where there is no room."""
+        room = Room(self._nodes)
+        index = {node.name: k for k, node in enumerate(self._nodes)}
+        load: Counter[Tuple[str, int]] = Counter()
+        for task in taken:
+            if task["node"] in index:
+                room.take(task["demand"], index[task["node"]])
+            load.update((task["node"], core) for core in task["cores"])
+        have = Counter(task["role"] for task in mine)
+        more: List[Dict[str, Any]] = []
+        for role, count, tasks in (("server", size[0], spec.servers), ("worker", size[1], spec.workers)):
+            for _ in range(count - have[role]):
+                where = room.take(tasks.demand)
+                if where is None:
+                    return None
+                node = self._nodes[where]
+                wanted = min(len(node.cores), max(1, int(_up(tasks.cpus))))
+                cores = sorted(node.cores, key=lambda core: (load[node.name, core], core))[:wanted]
+                load.update((node.name, core) for core in cores)
+                more.append({"role": role, "node": node.name, "cores": sorted(cores), "demand": tasks.demand})
+        return more
 
-    def prepare(self, job: int, attempt: int, spec: JobSpec, size: Size, taken: Sequence[Mapping[str, Any]]) -> str:
-        """Writes the folder of a job that is to begin; an error's line where it has no room, else empty."""
-        folder = self.job_folder(job, attempt)
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not self._seat(folder, spec, size, taken):
-            return "there is no room for it at present"
+    def _taken(self, jobs: Sequence[Attempt]) -> List[Dict[str, Any]]:
+        """The tasks that live, with their seats; of a job that is about to begin, the seats it was given."""
+        found = []
+        for job in jobs:
+            folder = self._folder(job)
+            demands = {"worker": job.spec.workers.demand, "server": job.spec.servers.demand}
+            state = self._state(folder)
+            if state.get("ended") is not None or state.get("lost"):
+                continue
+            seats: List[Tuple[str, Dict[str, Any]]] = [
+                (task["role"], task["seat"])
+                for task in state["tasks"].values()
+                if task["role"] in demands and task.get("ended") is None
+            ]
+            given = _read(folder / "seats.json")
+            for role in demands:  # seats that were given and are not taken yet
+                have = sum(1 for other, _ in seats if other == role)
+                pending = given.get(role, [])[have:] if have == 0 or folder.name in self._growing else []
+                seats += [(role, seat) for seat in pending]
+            found += [
+                {"role": role, "node": s["node"], "cores": list(s["cores"]), "demand": demands[role]}
+                | {"folder": folder.name}
+                for role, s in seats
+            ]
+        return found
+
+    def begin(self, job: Attempt, size: Size) -> None:
+        folder, spec = self._folder(job), job.spec
+        if (folder / "begun").exists():
+            return
+        saved = self._saved(job)
         order = {
             "name": spec.name,
             "command": spec.argv,
@@ -95,15 +195,9 @@ class LocalCluster:
             "memory_bytes": {"worker": int(spec.workers.memory_bytes), "server": int(spec.servers.memory_bytes)},
             "threads": spec.threads or max(1, int(spec.workers.cpus)),
             "drop_in": spec.drop_in,
+            "restore": str(saved) if (saved / "manifest.json").exists() else "",
         }
         _write(folder / "job.json", order)
-        return ""
-
-    def begin(self, job: int, attempt: int) -> None:
-        """Starts the process of a folder's job, unless it was begun before."""
-        folder = self.job_folder(job, attempt)
-        if (folder / "begun").exists() or not (folder / "job.json").exists():
-            return
         root = str(Path(__file__).parent.parent.parent)
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         with open(folder / "launcher.out", "ab") as out:
@@ -116,74 +210,77 @@ class LocalCluster:
                 start_new_session=True,
             )
 
-    def seats_for(self, folder: Path, spec: JobSpec, size: Size, taken: Sequence[Mapping[str, Any]]) -> bool:
-        """Gives a running job the seats for a size; False where there is no room for it."""
-        return self._seat(folder, spec, size, taken)
+    def _saved(self, job: Attempt) -> Path:
+        """Where the job's attempts keep its checkpoint."""
+        return self.folder / f"{job.id}-checkpoint"
 
-    def resize(self, folder: Path, name: str, size: Size, timeout: float) -> Dict[str, Any]:
-        """Has a job take a size, and what that cost; JobError (Declined, NoAnswer) where it does not."""
-        with ControlClient(self.state(folder).get("coordinator") or "", name) as client:
-            return client.scale(workers=size[1], servers=size[0], timeout=timeout)
+    def resize(self, job: Attempt, size: Size, seconds: float, answer: Answer) -> None:
+        def scale(client: ControlClient) -> Outcome:
+            cost = client.scale(workers=size[1], servers=size[0], timeout=seconds)
+            took = (cost.get("startup_seconds") or 0.0) + (cost.get("seconds") or 0.0)
+            return Outcome(DONE, "", took, cost.get("longest_stall_seconds"), cost.get("bytes_moved"))
 
-    def stop(self, folder: Path, name: str) -> None:
+        def scaled(outcome: Outcome) -> None:
+            self._growing.discard(self._folder(job).name)
+            answer(outcome)
+
+        self._pool.submit(self._ask, job, scale, scaled)
+
+    def checkpoint(self, job: Attempt, seconds: float, answer: Answer) -> None:
+        def save(client: ControlClient) -> Outcome:
+            began = time.monotonic()
+            step = client.checkpoint(str(self._saved(job)), seconds)["step"]
+            return Outcome(DONE, f"step {step}", time.monotonic() - began)
+
+        self._pool.submit(self._ask, job, save, answer)
+
+    def _ask(self, job: Attempt, request: Callable[[ControlClient], Outcome], answer: Answer) -> None:
+        """Has a job do something; whatever comes of it is this job's affair only."""
+        outcome = Outcome(FAILED)
+        try:
+            with ControlClient(self._state(self._folder(job)).get("coordinator") or "", job.name) as client:
+                outcome = request(client)
+        except JobError as error:
+            over = self._state(self._folder(job)).get("ended") is not None
+            outcome = Outcome(ENDED if over else REFUSED if isinstance(error, Declined) else LATE, str(error))
+        except Exception as error:
+            outcome = Outcome(FAILED, f"{type(error).__name__}: {error}")
+        finally:
+            answer(outcome)
+
+    def stop(self, job: Attempt) -> None:
+        self._pool.submit(self._stop, job)
+
+    def _stop(self, job: Attempt) -> None:
         """Tells a job to end, by its coordinator or, where that does not answer, by a signal to its process."""
-        state = self.state(folder)
+        folder = self._folder(job)
+        state = self._state(folder)
         if state.get("ended") is not None or state.get("lost"):
             return
         try:
-            with ControlClient(state.get("coordinator") or "", name) as client:
+            with ControlClient(state.get("coordinator") or "", job.name) as client:
                 client.stop(5.0)
         except JobError:
             if state.get("pid") and not self._dead(folder):
                 os.kill(state["pid"], signal.SIGTERM)
 
-    def _seat(self, folder: Path, spec: JobSpec, size: Size, taken: Sequence[Mapping[str, Any]]) -> bool:
-        """Writes ``seats.json`` for a size, beside the tasks ``taken`` (role, node, cores, demand, folder)."""
-        room = Room(self.nodes)
-        index = {node.name: k for k, node in enumerate(self.nodes)}
-        load: Counter[Tuple[str, int]] = Counter()
-        seats: Dict[str, List[Dict[str, Any]]] = {role: [] for role in ROLES}
-        for task in taken:
-            if task["node"] in index:
-                room.take(task["demand"], index[task["node"]])
-            load.update((task["node"], core) for core in task["cores"])
-            if task["folder"] == folder.name:
-                seats[task["role"]].append({"node": task["node"], "cores": list(task["cores"])})
-        for role, count, tasks in (("server", size[0], spec.servers), ("worker", size[1], spec.workers)):
-            while len(seats[role]) < count:
-                where = room.take(tasks.demand)
-                if where is None:
-                    return False
-                node = self.nodes[where]
-                wanted = min(len(node.cores), max(1, int(_up(tasks.cpus))))
-                cores = sorted(node.cores, key=lambda core: (load[node.name, core], core))[:wanted]
-                load.update((node.name, core) for core in cores)
-                seats[role].append({"node": node.name, "cores": sorted(cores)})
-        _write(folder / "seats.json", seats)
-        return True
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def taken(self, folders: Mapping[Path, JobSpec]) -> List[Dict[str, Any]]:
-        """The tasks that live, with their seats; of a job that is about to begin, the seats it was given."""
-        found = []
-        for folder, spec in folders.items():
-            demands = {"worker": spec.workers.demand, "server": spec.servers.demand}
-            state = self.state(folder)
-            if state.get("ended") is not None or state.get("lost"):
-                continue
-            seats: List[Tuple[str, Dict[str, Any]]] = [
-                (task["role"], task["seat"])
-                for task in state["tasks"].values()
-                if task["role"] in demands and task.get("ended") is None
-            ]
-            given = _read(folder / "seats.json")
-            for role in demands:  # seats that were given and are not taken yet
-                have = sum(1 for other, _ in seats if other == role)
-                pending = given.get(role, [])[have:] if have == 0 or folder.name in self.growing else []
-                seats += [(role, seat) for seat in pending]
-            found += [
-                {"role": role, "node": s["node"], "cores": s["cores"], "demand": demands[role], "folder": folder.name}
-                for role, s in seats
-            ]
+    # ------------------------------------------------------------------------------------------------ for people
+
+    def tasks(self, job: Attempt) -> Dict[str, Dict[str, Any]]:
+        tasks = self._state(self._folder(job))["tasks"]
+        return {name: {**task, "node": task["seat"]["node"]} for name, task in tasks.items()}
+
+    def logs(self, job: Attempt, offsets: Mapping[str, int]) -> Dict[str, Dict[str, Any]]:
+        paths = sorted((self._folder(job) / "logs").glob("*.log"))
+        return {path.stem: _piece(path, offsets.get(path.stem, 0)) for path in paths}
+
+    def used(self, jobs: Sequence[Attempt]) -> Dict[str, List[Tuple[float, ...]]]:
+        found: Dict[str, List[Tuple[float, ...]]] = {}
+        for task in self._taken(jobs):
+            found.setdefault(task["node"], []).append(task["demand"])
         return found
 
 
@@ -192,6 +289,27 @@ class LocalCluster:
 
 def _up(number: float) -> int:
     return -int(-number // 1)
+
+
+def _failures(tasks: Mapping[str, Mapping[str, Any]]) -> List[str]:
+    """A line for each task that ended badly; one that was told to end did not."""
+    found = []
+    for name, task in tasks.items():
+        status = task.get("status") or 0
+        if task.get("ended") is None or status in (0, -signal.SIGTERM):
+            continue
+        how = f"status {status}" if status > 0 else signal.Signals(-status).name
+        found.append(f"{name} on {task['seat']['node']} ended with {how}" + (f": {r}" if (r := task["reason"]) else ""))
+    return found
+
+
+def _piece(path: Path, offset: int) -> Dict[str, Any]:
+    """The text beyond an offset, and the next offset; from the start again where the log was rotated."""
+    with open(path, "rb") as file:
+        size = file.seek(0, 2)
+        file.seek(offset if offset <= size else 0)
+        data = file.read(MOST_LOG_BYTES)
+        return {"text": data.decode(errors="replace"), "next": file.tell()}
 
 
 def environment_of(spec: JobSpec) -> Dict[str, str]:
