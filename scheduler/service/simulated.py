@@ -47,6 +47,7 @@ class _Job:
     size: Size
     at: float
     done: float = 0.0
+    ends: Optional[float] = None  # when it was told to
     ended: Optional[float] = None
     status: int = 0
     change: Optional[Tuple[float, Size, Answer]] = None
@@ -90,7 +91,7 @@ class SimulatedCluster:
     def _look(self, job: Optional[_Job]) -> Look:
         if job is None:
             return Look(lost=True)
-        if job.ended is not None and job.ended <= self._now:
+        if job.ended is not None:
             return Look(ended=job.ended, status=job.status, epochs=job.done)
         if self._now < job.at and job.done == 0:
             return Look(tasks=job.size)  # it starts
@@ -122,7 +123,7 @@ class SimulatedCluster:
         for job in self._jobs.values():
             if job.change is not None and job.change[0] < when:
                 when, happens = job.change[0], partial(self._changed, job)
-            end = self._end(job) if job.ended is None or job.ended > self._now else float("inf")
+            end = self._end(job) if job.ended is None else float("inf")
             if end < when:
                 when, happens = end, partial(self._ended, job)
         return when, happens
@@ -131,8 +132,8 @@ class SimulatedCluster:
         heapq.heappop(self._calls)[2]()
 
     def _end(self, job: _Job) -> float:
-        if job.ended is not None:
-            return job.ended
+        if job.ends is not None:
+            return job.ends
         speed = self._speed(job.attempt.spec, job.size)
         return job.at + (job.epochs - job.done) / speed + self._timings.ending if speed > 0 else float("inf")
 
@@ -208,7 +209,7 @@ class SimulatedCluster:
 
     def stop(self, job: Attempt) -> None:
         found = self._jobs[job.id, job.number]
-        found.ended, found.status = self._now + self._timings.ending, 143
+        found.ends, found.status = self._now + self._timings.ending, 143
 
     def close(self) -> None:
         pass

@@ -9,7 +9,7 @@ from scheduler.service.spec import parse_spec
 
 
 def spec(name, **fields):
-    tasks = {"workers": {"max": 2}, "servers": {"max": 1, "cpus": 1}}
+    tasks = {"workers": {"max": 2}, "servers": {"max": 2, "cpus": 0.5}}
     return parse_spec({"name": name, "command": "python train.py", "epochs": 10, **tasks, **fields})
 
 
