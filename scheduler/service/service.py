@@ -53,6 +53,7 @@ class Service:
         self._changing: Dict[int, Size] = {}  # job: the size that it is to have
         self._quiet: Dict[int, float] = {}  # job: until when it is left alone
         self._stopping: Set[int] = set()
+        self._saved: Dict[int, float] = {}  # job: when its last checkpoint was asked for
         self._before: Dict[int, Tuple[float, float, Size]] = {}  # job: when, epochs done, size, as last seen
         self._began = float(store.setting("began") or cluster.now())
         store.set("began", self._began)
@@ -116,6 +117,7 @@ class Service:
         looks = {row.id: look for row, look in zip(begun, self.cluster.observe([attempt_of(row) for row in begun]))}
         rows = [row for row in rows if not self._ended(row, looks.get(row.id), now)]
         jobs = self._observe(rows, looks, now)
+        self._save(rows, jobs, now)
         observed = time.perf_counter()
         number = int((now - self._began) / self.slot_seconds)
         cluster, view = views(nodes, jobs, number, self.slot_seconds, self._speeds)
@@ -168,6 +170,7 @@ class Service:
             self.store.change_job(row.id, state=t.WAITING, servers=0, workers=0, reason=reason)
             self.store.tell(now, "again", f"attempt {row.attempt} failed: {reason}", row.id)
             self._before.pop(row.id, None)
+            self._saved.pop(row.id, None)
             self.poke()
             return True
         return self._note_end(row, t.FAILED, look.ended or now, look.status, reason)
@@ -233,6 +236,20 @@ class Service:
         if not before or done > before[1] or before[2] != size:
             self._before[row.id] = (now, done, size)
         return Seen(row.id, row.spec, arrival, done, served, *size, fixed=fixed, rate=rate)
+
+    def _save(self, rows: List[JobRow], jobs: List[Seen], now: float) -> None:
+        """Has those jobs write a checkpoint for which it is time."""
+        for row, job in zip(rows, jobs):
+            every = row.spec.checkpoint_seconds
+            if every is None or job.fixed or row.state != t.RUNNING:
+                continue
+            if now - self._saved.setdefault(row.id, now) >= every:
+                self._saved[row.id] = now
+                self.cluster.checkpoint(attempt_of(row), CHANGE_SECONDS, partial(self._was_saved, row.id))
+
+    def _was_saved(self, job: int, outcome: Outcome) -> None:
+        text = outcome.detail if outcome.outcome == DONE else f"{outcome.outcome}: {outcome.detail}"
+        self.store.tell(self.cluster.now(), "checkpoint", text, job)
 
     def _share(self, spec: JobSpec, size: Size) -> float:
         """The dominant share of the cluster that a job has."""

@@ -121,7 +121,15 @@ class JobSpec(_Model):
         description="Jobs of one type share what is learnt of their speed. Default: the name without a final number.",
     )
     priority: int = Field(0, ge=-100, le=100, description="Jobs of a higher priority are served before all others.")
-    retries: int = Field(0, ge=0, le=100, description="How often the job is started again when it fails.")
+    retries: int = Field(
+        0,
+        ge=0,
+        le=100,
+        description="How often the job is started again when it fails, from its last checkpoint if any.",
+    )
+    checkpoint: Optional[Union[float, str]] = Field(
+        None, description="A checkpoint is written that often while it trains: 90s, 15m, 2h. Default: never."
+    )
     drop_in: bool = Field(False, description="The script says dist_sync and is run unchanged.")
     threads: Optional[int] = Field(
         None, ge=1, le=1024, description="Compute threads of each task. Default: its cpus, rounded down, at least 1."
@@ -152,7 +160,7 @@ class JobSpec(_Model):
             raise ValueError("a command is needed")
         return value
 
-    @field_validator("time_limit")
+    @field_validator("time_limit", "checkpoint")
     @classmethod
     def _is_a_time(cls, value: Any) -> Any:
         if value is not None and parse_duration(value) <= 0:
@@ -173,6 +181,11 @@ class JobSpec(_Model):
     def seconds(self) -> Optional[float]:
         """The time limit in seconds."""
         return None if self.time_limit is None else parse_duration(self.time_limit)
+
+    @property
+    def checkpoint_seconds(self) -> Optional[float]:
+        """How long from one checkpoint to the next, in seconds."""
+        return None if self.checkpoint is None else parse_duration(self.checkpoint)
 
     @property
     def kind(self) -> str:

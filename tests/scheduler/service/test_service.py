@@ -94,8 +94,8 @@ def test_two_jobs_train_through_resizes_and_a_kill_of_the_service(shell):
         assert ask(shell, "nodes")[0]["cpus"] == {"all": 4.0, "used": 0.0}
 
 
-def _tasks(shell):
-    state = next((shell.folder / "state" / "jobs").glob("2-1")) / "state.json"
+def _tasks(shell, attempt="2-1"):
+    state = shell.folder / "state" / "jobs" / attempt / "state.json"
     return {k: t for k, t in json.loads(state.read_text())["tasks"].items() if t["ended"] is None and t["pid"]}
 
 
@@ -118,3 +118,42 @@ def test_bad_jobs_are_refused_with_one_line_and_jobs_are_cancelled(shell):
         assert "no policy 'x'" in shell.run("policy", "set", "x").stderr
         ask(shell, "cancel", "long")
         wait_until(lambda: state(shell, "long") == "cancelled", 60)
+
+
+DIES_ONCE = """
+import os, pathlib, runpy, signal, sys
+flag = pathlib.Path({flag!r})
+if os.environ["ELASTIC_MX_NAME"] != "worker-0" and not flag.exists():
+    flag.touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+sys.argv = ["digits.py", "--epochs", "60"]
+runpy.run_path({digits!r}, run_name="__main__")
+"""
+
+
+@pytest.mark.timeout(200)
+def test_a_worker_that_dies_is_told_and_replaced_and_a_job_goes_on_from_its_checkpoint(shell):
+    digits = str(ROOT / "examples" / "digits.py")
+    script = shell.script(DIES_ONCE.format(flag=str(shell.folder / "flag"), digits=digits))
+    with service(shell):
+        ask(shell, "submit", job(shell, "filler", command="sleep 600", workers={"cpus": 2.5}, servers={"cpus": 0.5}))
+        wait_until(lambda: state(shell, "filler") == "starting", 30)
+        command = [sys.executable, str(script)]
+        extra = {"retries": 1, "checkpoint": 1, "servers": {"max": 2, "cpus": 0.5}, "workers": {"max": 2, "cpus": 0.5}}
+        ask(shell, "submit", job(shell, "one", 60, command=command, **extra))
+        wait_until(lambda: state(shell, "one") == "running", 60)
+        ask(shell, "cancel", "filler")
+        wait_until(lambda: get(shell, "/jobs/one")["workers"] == 2, 60)  # worker-1 has died, worker-2 came for it
+        assert (shell.folder / "flag").exists()
+        wait_until(lambda: "checkpoint" in [e["kind"] for e in get(shell, "/jobs/one")["events"]], 30)
+        os.kill(_tasks(shell)["worker-0"]["pid"], signal.SIGKILL)
+        wait_until(lambda: state(shell, "one") == "finished", 100)
+        body = get(shell, "/jobs/one")
+        assert body["attempt"] == 2
+        told = [event["text"] for event in body["events"] if event["kind"] == "task"]
+        assert [text for text in told if "worker-1 on a ended with SIGKILL" in text]
+        assert [text for text in told if "worker-0 on a ended with SIGKILL" in text]
+        assert any(change["outcome"] == "refused" for change in body["changes"])
+        logs = shell.run("logs", "one").stdout
+        assert "held-out accuracy 0.9" in logs
+        assert "epoch 59:" in logs and "epoch 0:" not in logs, "the second attempt began anew"
