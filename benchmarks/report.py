@@ -24,6 +24,7 @@ RUNS: Tuple[Tuple[str, ...], ...] = (
     ("scale",),
     ("policies", "--quick"),
     ("service_scale",),
+    ("ten_jobs",),
 )
 RESULTS = Path(__file__).parent / "RESULTS.md"
 TIMEOUT = 1800

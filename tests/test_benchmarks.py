@@ -21,7 +21,7 @@ def run(name, *arguments):
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         text=True,
-        timeout=100,
+        timeout=150,
         check=True,
     )
     *lines, last = done.stdout.splitlines()
@@ -64,3 +64,10 @@ def test_scale_simulates_and_runs_real_jobs():
     assert [(run["workers"], run["servers"]) for run in result["simulated"]] == [(10, 10), (10, 100)]
     assert all(run["messages_per_process"] < 8 for run in result["simulated"])
     assert result["real"]["jobs"][0]["ms"] > 0
+
+
+@pytest.mark.timeout(160)
+def test_jobs_arrive_at_random_while_the_service_is_killed_and_use_every_sample_once_per_epoch():
+    result = run("ten_jobs", "--jobs=3", "--within=6", "--epochs", "25", "40", "--kills", "9")
+    assert (result["finished"], result["kills"], result["left"], result["problems"]) == (3, 1, 0, [])
+    assert result["resizes"] > 0 and min(job["accuracy"] for job in result["jobs"]) > 0.9
