@@ -25,6 +25,7 @@ RUNS: Tuple[Tuple[str, ...], ...] = (
     ("policies", "--quick"),
     ("service_scale",),
     ("ten_jobs",),
+    ("live",),
 )
 RESULTS = Path(__file__).parent / "RESULTS.md"
 TIMEOUT = 1800

@@ -28,7 +28,8 @@ SCRIPT = Path(__file__).parent / "scripts" / "served_digits.py"
 SAMPLES = 1437
 MARK = "ELASTIC_MX_SERVED"
 ACCURACY = re.compile(r"held-out accuracy ([0-9.]+)")
-WORKERS, SERVERS = {"max": 3, "cpus": 1, "memory": "1GiB"}, {"max": 2, "cpus": 0.5, "memory": "1GiB"}
+WORKERS = {"max": 3, "cpus": 0.5, "memory": "768MiB"}  # small ones, so that ten jobs have room and share it anew often
+SERVERS = {"max": 3, "cpus": 0.25, "memory": "384MiB"}
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def nodes() -> List[Dict[str, Any]]:
     """Two nodes that share this machine's cores as evenly as may be; each promises four of them, so tasks share."""
     cores = sorted(os.sched_getaffinity(0))
     halves = (cores[: (len(cores) + 1) // 2], cores[len(cores) // 2 :])
-    return [{"name": name, "cpus": 4, "memory": "8GiB", "cores": half} for name, half in zip("ab", halves)]
+    return [{"name": name, "cpus": 4, "memory": "16GiB", "cores": half} for name, half in zip("ab", halves)]
 
 
 class Served:

@@ -71,3 +71,11 @@ def test_jobs_arrive_at_random_while_the_service_is_killed_and_use_every_sample_
     result = run("ten_jobs", "--jobs=3", "--within=6", "--epochs", "25", "40", "--kills", "9")
     assert (result["finished"], result["kills"], result["left"], result["problems"]) == (3, 1, 0, [])
     assert result["resizes"] > 0 and min(job["accuracy"] for job in result["jobs"]) > 0.9
+
+
+@pytest.mark.timeout(160)
+def test_live_runs_the_same_jobs_in_simulation_with_what_it_measured():
+    result = run("live", "--jobs=2", "--within=3", "--epochs", "20", "30", "--slot=1")
+    assert result["jobs"] == len(result["each"]) == 2
+    assert result["simulated_mean_jct_s"] == pytest.approx(result["live_mean_jct_s"], rel=0.4)
+    assert all(row["speed"] > 0 for row in result["epochs_per_s"]) and result["timings_s"]["starting"] > 0

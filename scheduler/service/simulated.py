@@ -65,12 +65,12 @@ class SimulatedCluster:
         self._nodes, self._speed, self._timings = list(nodes), speed, timings or Timings()
         self._now = start
         self._jobs: Dict[Tuple[int, int], _Job] = {}
-        self._calls: List[Tuple[float, int, Callable[[], None]]] = []
+        self._calls: List[Tuple[float, int, Callable[[], Any]]] = []
         self._numbers = itertools.count()
         self._room = Room(nodes)
         self._seats: Dict[Tuple[int, int], Tuple[JobSpec, Tuple[List[int], List[int]]]] = {}  # servers' nodes, workers'
 
-    def call(self, at: float, function: Callable[[], None]) -> None:
+    def call(self, at: float, function: Callable[[], Any]) -> None:
         """Calls a function when the clock shows a time, for what happens outside: a job is submitted, a node goes."""
         heapq.heappush(self._calls, (at, next(self._numbers), function))
 
