@@ -58,6 +58,21 @@ def test_the_demo_resizes_a_real_job_four_times_and_tells_it(shell):
     assert "[worker-1] epoch" in (shell.folder / "out" / "job.log").read_text()
 
 
+@pytest.mark.timeout(200)
+def test_the_demo_of_the_service_tells_jobs_and_resizes_under_both_policies(shell):
+    ran = shell.run("demo", "--epochs", 14, "--policy", "srtf", "--out", "out", timeout=180)
+    assert ran.returncode == 0, ran.stderr
+    summary = json.loads((shell.folder / "out" / "summary.json").read_text())
+    assert (summary["policy"], summary["beside"]["policy"]) == ("srtf", "drf")
+    for run in (summary, summary["beside"]):
+        assert [job["name"] for job in run["jobs"]] == ["digits-1", "digits-2", "digits-3"]
+        assert all(job["accuracy"] > 0.9 and job["jct_s"] > 0 for job in run["jobs"])
+        assert run["timeline"]
+    assert all(set(one) >= {"job", "servers", "workers", "stall_seconds"} for one in summary["resizes"])
+    assert "longest stall" in ran.stdout
+    assert (shell.folder / "out" / "allocation.png").read_bytes().startswith(b"\x89PNG")
+
+
 @pytest.mark.parametrize(
     ("example", "workers", "servers", "result"),
     [("module.py", 2, 1, "held-out accuracy 0.9"), ("raw_kvstore.py", 2, 2, "largest error 0.0000")],
