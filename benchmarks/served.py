@@ -50,17 +50,17 @@ def arrivals(count: int, within: float, least: int, most: int, seed: int) -> Lis
     ]
 
 
-def nodes() -> List[Dict[str, Any]]:
-    """Two nodes that share this machine's cores as evenly as may be; each promises four of them, so tasks share."""
+def nodes(cpus: float = 4) -> List[Dict[str, Any]]:
+    """Two nodes that share this machine's cores as evenly as may be; each promises more of them than it has, so tasks share."""
     cores = sorted(os.sched_getaffinity(0))
     halves = (cores[: (len(cores) + 1) // 2], cores[len(cores) // 2 :])
-    return [{"name": name, "cpus": 4, "memory": "16GiB", "cores": half} for name, half in zip("ab", halves)]
+    return [{"name": name, "cpus": cpus, "memory": "16GiB", "cores": half} for name, half in zip("ab", halves)]
 
 
 class Served:
     """A service in a folder; a context manager that ends it and its jobs."""
 
-    def __init__(self, folder: Path, policy: str, slot: float) -> None:
+    def __init__(self, folder: Path, policy: str, slot: float, cpus: float = 4) -> None:
         self.folder, self._policy, self._slot = folder, policy, slot
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -68,7 +68,7 @@ class Served:
         self.client = ServiceClient(self._address)
         self._mark = uuid.uuid4().hex
         self._process: Optional[subprocess.Popen[str]] = None
-        (folder / "nodes.yaml").write_text(json.dumps(nodes()))
+        (folder / "nodes.yaml").write_text(json.dumps(nodes(cpus)))
 
     @property
     def state(self) -> Path:

@@ -15,11 +15,13 @@ from benchmarks.common import finish, machine, median, table
 from benchmarks.served import Served, arrivals
 
 
-def measure(count: int, within: float, epochs: Sequence[int], kills: Sequence[float], policy: str) -> Dict[str, Any]:
+def measure(
+    count: int, within: float, epochs: Sequence[int], kills: Sequence[float], policy: str, cpus: float
+) -> Dict[str, Any]:
     """What came of it; ``problems`` is empty if all is as it should be."""
     jobs = arrivals(count, within, epochs[0], epochs[1], seed=0)
     with tempfile.TemporaryDirectory(prefix="elastic-mx-") as folder:
-        with Served(Path(folder), policy, slot=2.0) as served:
+        with Served(Path(folder), policy, 2.0, cpus) as served:
             rows = served.run(jobs, kills)
             resizes = served.resizes()
             accuracy = {row["name"]: served.accuracy(row["name"]) for row in rows}
@@ -53,10 +55,11 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
     parser.add_argument("--epochs", type=int, nargs=2, default=[60, 160], help="of the shortest and the longest job")
     parser.add_argument("--kills", type=float, nargs="*", default=[35.0, 90.0], help="when the service is killed")
     parser.add_argument("--policy", default="drf")
+    parser.add_argument("--cpus", type=float, default=4.0, help="that each node promises")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     where = machine()
-    result = measure(options.jobs, options.within, options.epochs, options.kills, options.policy)
+    result = measure(options.jobs, options.within, options.epochs, options.kills, options.policy, options.cpus)
     print(where + "\n")
     print(table(list(result["jobs"][0]), [list(job.values()) for job in result["jobs"]]))
     print(f"\n{result['finished']} of {options.jobs} jobs finished through {result['resizes']} resizes and", end=" ")
