@@ -51,7 +51,7 @@ def arrivals(count: int, within: float, least: int, most: int, seed: int) -> Lis
 
 
 def nodes(cpus: float = 4) -> List[Dict[str, Any]]:
-    """Two nodes that share this machine's cores as evenly as may be; each promises more of them than it has, so tasks share."""
+    """Two nodes that share this machine's cores evenly; each promises more than it has, so tasks share cores."""
     cores = sorted(os.sched_getaffinity(0))
     halves = (cores[: (len(cores) + 1) // 2], cores[len(cores) // 2 :])
     return [{"name": name, "cpus": cpus, "memory": "16GiB", "cores": half} for name, half in zip("ab", halves)]
