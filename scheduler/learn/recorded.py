@@ -15,7 +15,7 @@ import numpy as np
 from scheduler.core import Allocation, Array, ClusterView, JobsView
 from scheduler.learn.scenario import TRAINING, VALIDATION, Held
 from scheduler.service import tables as t
-from scheduler.service.hindsight import MOST_SLOTS, Known, gaps, workload_of
+from scheduler.service.hindsight import Known, gaps, workload_of
 from scheduler.service.slot import Seen
 from scheduler.service.snapshot import capacity_of, unpack, views_of
 from scheduler.service.store import JobRow, Store
@@ -54,8 +54,7 @@ class Recorded(Held):
         between = self.gaps[rng.integers(len(self.gaps), size=count)]
         arrival = np.floor(np.cumsum(between) - between[0])
         trace = make_trace("record", np.arange(count), self.kinds[at], arrival, self.epochs[at])
-        settings = SimulatorSettings(check=False, max_slots=MOST_SLOTS)
-        return Simulator(self.workload, trace, settings, seed=int(rng.integers(2**31)))
+        return Simulator(self.workload, trace, SimulatorSettings(check=False), seed=int(rng.integers(2**31)))
 
     def held_out(self, count: int, stream: int = VALIDATION) -> List[Simulator]:
         return [self.simulator(np.random.default_rng([self.seed, stream, k])) for k in range(count)]
@@ -81,14 +80,14 @@ def read(where: Union[str, Path], teacher: Optional[str] = None, seed: int = 0) 
         store.close()
 
 
-def from_store(store: Store, teacher: Optional[str] = None, seed: int = 0, latest: int = LATEST) -> Recorded:
-    """As ``read``, of the latest decisions of a record that is open."""
+def from_store(store: Store, teacher: Optional[str] = None, seed: int = 0) -> Recorded:
+    """As ``read``, of a record that is open."""
     lessons: List[Lesson] = []
     policies: Dict[str, int] = {}
     tables: Dict[str, Array] = {}
     last: Optional[Dict[str, Any]] = None
-    newest = store.last_decision()
-    since = max(0, newest.id - latest) if newest is not None else 0
+    last_id = store.last_decision()
+    since = max(0, last_id.id - LATEST) if last_id is not None else 0
     while rows := store.decisions(since, 256):
         since = rows[-1].id
         for row in rows:

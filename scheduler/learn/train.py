@@ -49,10 +49,6 @@ class Session(Protocol):
 
     def state(self) -> Dict[str, Any]: ...
 
-    def adopt(self, agent: Dict[str, Any], source: str) -> None:
-        """Goes on from an agent's weights, as if it were new."""
-        ...
-
     def restore(self, agent: Dict[str, Any], state: Dict[str, Any], source: str) -> None: ...
 
 
@@ -112,13 +108,10 @@ class Dl2Session:
             "rng": self.rng.bit_generator.state,
         }
 
-    def adopt(self, agent: Dict[str, Any], source: str) -> None:
-        self._agent = Dl2Agent.from_plain(agent, source)
-        self._begin()
-
     def restore(self, agent: Dict[str, Any], state: Dict[str, Any], source: str) -> None:
+        self._agent = Dl2Agent.from_plain(agent, source)
         self.rng.bit_generator.state = state["rng"]
-        self.adopt(agent, source)
+        self._begin()
         self._warm.optimizer.load_state_dict(state["warm"])
         self._online_state = state["online"]
 
@@ -177,13 +170,10 @@ class Dl2xSession:
             "rng": self.rng.bit_generator.state,
         }
 
-    def adopt(self, agent: Dict[str, Any], source: str) -> None:
-        self._agent = Dl2xAgent.from_plain(agent, source)
-        self._begin()
-
     def restore(self, agent: Dict[str, Any], state: Dict[str, Any], source: str) -> None:
+        self._agent = Dl2xAgent.from_plain(agent, source)
         self.rng.bit_generator.state = state["rng"]
-        self.adopt(agent, source)
+        self._begin()
         self._warm.optimizer.load_state_dict(state["warm"])
         self._ppo_state = state["online"]
 

@@ -52,14 +52,6 @@ def client_command(function: F) -> F:
 @click.command()
 @click.option("--policy", default="drf", show_default=True, help="Who decides: see elastic-mx simulate --help.")
 @click.option("--agent", type=click.Path(dir_okay=False), help="A trained agent, for dl2 and dl2x.")
-@click.option("--learn", is_flag=True, help="Fine-tune the agent meanwhile (dl2x, unless --policy is dl2).")
-@click.option(
-    "--fallback",
-    metavar="POLICY",
-    default="drf",
-    show_default=True,
-    help="Decides where --policy fails or is too slow.",
-)
 @click.option("--shadow", metavar="POLICY", help="Record besides what another policy would have done.")
 @click.option("--slot", default="30s", show_default=True, help="How long a slot lasts, as in 30s or 5m.")
 @click.option("--nodes", type=click.Path(dir_okay=False, path_type=Path), help="YAML of nodes. [default: this machine]")
@@ -75,8 +67,6 @@ def client_command(function: F) -> F:
 def serve(
     policy: str,
     agent: Optional[str],
-    learn: bool,
-    fallback: str,
     shadow: Optional[str],
     slot: str,
     nodes: Optional[Path],
@@ -91,10 +81,7 @@ def serve(
     Examples:
       elastic-mx serve --policy drf --slot 10s --state runs/service
       elastic-mx serve --policy dl2x --shadow drf --nodes nodes.yaml
-      elastic-mx serve --policy dl2x --agent dl2x.pt --learn --fallback drf
     """
-    from scheduler.service.decider import LEARNED
-    from scheduler.service.learning import Learning
     from scheduler.service.local import LocalCluster, read_nodes, this_machine
     from scheduler.service.service import Service
     from scheduler.service.store import Store, StoreError
@@ -114,9 +101,7 @@ def serve(
         except BlockingIOError as error:
             raise click.ClickException(f"{state}: another service has this --state") from error
         cluster = LocalCluster(state.resolve() / "jobs", read_nodes(nodes) if nodes else this_machine())
-        learnt = policy if policy in LEARNED else "dl2x"
-        learning = Learning(str(state), state / "agents", learnt, agent, fallback) if learn else None
-        service = Service(store, cluster, seconds, policy, agent, shadow, fallback, learning)
+        service = Service(store, cluster, seconds, policy, agent, shadow)
     except (StoreError, SpecError, ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -125,11 +110,7 @@ def serve(
     where = f"http://{host}:{port}"
     click.echo(f"{where}: policy {policy}, slots of {seconds:g} s, {len(cluster.nodes())} nodes, state in {state}")
     sys.stdout.flush()
-    try:
-        service.run()
-    finally:
-        if learning:
-            learning.close()
+    service.run()
     server.should_exit = True
     store.close()
 
@@ -224,7 +205,6 @@ def describe(job: str, service: Optional[str], as_json: bool) -> None:
         _table(body["changes"], ("kind", "servers", "workers", "outcome", "seconds", "stall_seconds", "detail"))
     )
     parts.append(_table(body["events"], ("kind", "text")))
-    parts.append(_deciding(body["policy"]))
     _show(body, as_json, "\n\n".join(parts))
 
 
@@ -279,10 +259,9 @@ def nodes(service: Optional[str], as_json: bool) -> None:
     Example:
       elastic-mx nodes --json
     """
-    client = ServiceClient(service)
-    rows, deciding = client.ask("GET", "/nodes"), _deciding(client.ask("GET", "/policy"))
+    rows = ServiceClient(service).ask("GET", "/nodes")
     flat = [{k: f"{v['used']:g} of {v['all']:g}" if isinstance(v, dict) else v for k, v in row.items()} for row in rows]
-    _show(rows, as_json, _table(flat, ("name", "alive", "tasks", "cpus", "memory_gib", "gpus")) + f"\n\n{deciding}")
+    _show(rows, as_json, _table(flat, ("name", "alive", "tasks", "cpus", "memory_gib", "gpus")))
 
 
 @click.group()
@@ -300,14 +279,14 @@ def policy_show(service: Optional[str], as_json: bool) -> None:
       elastic-mx policy show
     """
     body = ServiceClient(service).ask("GET", "/policy")
-    _show(body, as_json, _deciding(body))
+    _show(body, as_json, body["policy"])
 
 
 @policy.command("set")
 @click.argument("name")
 @client_command
 def policy_set(name: str, service: Optional[str], as_json: bool) -> None:
-    """Have the policy NAME decide from the next slot on, also one that has fallen back to another.
+    """Have the policy NAME decide from the next slot on.
 
     \b
     Example:
@@ -315,16 +294,6 @@ def policy_set(name: str, service: Optional[str], as_json: bool) -> None:
     """
     body = ServiceClient(service).ask("PUT", "/policy", {"policy": name})
     _show(body, as_json, f"{body['policy']} decides from now on")
-
-
-def _deciding(body: Dict[str, Any]) -> str:
-    """Who decides, in a line, and how the learning goes."""
-    line = f"policy: {body['policy']}" + (f", fallen back: {body['fallen']['why']}" if body["fallen"] else "")
-    learning = body["learning"]
-    if not learning:
-        return line
-    rounds = f"{learning['rounds']} rounds, the agent written {learning['written']} times"
-    return f"{line}\nlearning {learning['policy']}: {rounds}"
 
 
 def _show(body: Any, as_json: bool, text: str) -> None:

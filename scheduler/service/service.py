@@ -11,20 +11,26 @@ import time
 from functools import partial
 from typing import Any, Dict, List, Optional, Set, Tuple
 
+from scheduler.core import Policy
+from scheduler.policies import make
 from scheduler.service import tables as t
 from scheduler.service.cluster import DONE, Attempt, Cluster, Look, Outcome
-from scheduler.service.decider import Decider
-from scheduler.service.learning import Learning
-from scheduler.service.slot import START, Move, Seen, Size, Speeds, misfit, moves, settle, views
+from scheduler.service.slot import START, Move, Seen, Size, Speeds, ask, misfit, moves, settle, views
 from scheduler.service.snapshot import pack
 from scheduler.service.spec import JobSpec, SpecError
 from scheduler.service.store import JobRow, Store
 
 CHANGE_SECONDS = 60.0  # to take another size; new processes start meanwhile
+SAFE = "drf"
+
+
+def policy_of(name: str, agent: Optional[str] = None) -> Policy:
+    """A policy for live jobs: DRF looks at all nodes, where the simulator's stops at the first that is full."""
+    return make(name, strict=False) if name == "drf" else make(name, agent)
 
 
 class Service:
-    """Args: record, cluster, seconds per slot; the rest is for those who decide, see decider.py."""
+    """Args: record, cluster, seconds per slot, the policy's name unless the record has one, and one to ask besides."""
 
     def __init__(
         self,
@@ -34,11 +40,13 @@ class Service:
         policy: str,
         agent: Optional[str] = None,
         shadow: Optional[str] = None,
-        fallback: str = "drf",
-        learning: Optional[Learning] = None,
     ) -> None:
         self.store, self.cluster, self.slot_seconds = store, cluster, slot_seconds
-        self.decider = Decider(store, policy, cluster.now(), agent, shadow, fallback, learning)
+        self._agent = agent
+        self.policy = policy_of(policy, agent)
+        self.shadow = policy_of(shadow) if shadow else None
+        self._safe = policy_of(SAFE)
+        store.set("policy", policy)
         self._speeds = Speeds()
         self._poked, self._over = threading.Event(), threading.Event()
         self._lock = threading.Lock()
@@ -69,7 +77,10 @@ class Service:
 
     def set_policy(self, name: str) -> None:
         """Changes the policy from the next slot on; ValueError where there is none of that name."""
-        self.decider.set(name, self.cluster.now())
+        policy = policy_of(name, self._agent)
+        self.policy = policy
+        self.store.set("policy", name)
+        self.store.tell(self.cluster.now(), "policy", name)
         self.poke()
 
     def poke(self) -> None:
@@ -101,35 +112,37 @@ class Service:
     def slot(self, now: float) -> None:
         """Observes, decides, enacts and records once."""
         began, nodes = time.perf_counter(), self.cluster.nodes()
-        self.decider.take_up(self.slot_seconds, now)
         rows = self.store.jobs(live=True)
         begun = [row for row in rows if row.state != t.WAITING]
         looks = {row.id: look for row, look in zip(begun, self.cluster.observe([attempt_of(row) for row in begun]))}
         rows = [row for row in rows if not self._ended(row, looks.get(row.id), now)]
         jobs = self._observe(rows, looks, now)
         self._save(rows, jobs, now)
-        if not jobs:
-            return
         observed = time.perf_counter()
         number = int((now - self._began) / self.slot_seconds)
         cluster, view = views(nodes, jobs, number, self.slot_seconds, self._speeds)
-        decided = self.decider.decide(cluster, view, now)
-        sizes = settle(nodes, jobs, decided.answer)
-        deciding = time.perf_counter()
+        answer, fallback = ask(self.policy, self._safe, cluster, view)
+        sizes = settle(nodes, jobs, answer)
+        besides = ask(self.shadow, self._safe, cluster, view)[0] if self.shadow else None
+        decided = time.perf_counter()
+        if not jobs:
+            return
+        if fallback:
+            self.store.tell(now, "fallback", fallback)
         decision = self.store.add_decision(
             at=now,
             slot=number,
             slot_seconds=self.slot_seconds,
-            policy=decided.policy,
-            fallback=decided.fallback,
-            shadow=decided.shadow,
+            policy=self._safe.name if fallback else self.policy.name,
+            fallback=fallback,
+            shadow=self.shadow.name if self.shadow else "",
             jobs=len(jobs),
             observe_ms=1000 * (observed - began),
-            decide_ms=1000 * (deciding - observed),
-            snapshot=pack(cluster, view, decided.answer, sizes, decided.besides),
+            decide_ms=1000 * (decided - observed),
+            snapshot=pack(cluster, view, answer, sizes, besides),
         )
         self._enact(moves(jobs, sizes), {row.id: row for row in rows}, decision, now)
-        self.store.set_decision(decision, enact_ms=1000 * (time.perf_counter() - deciding))
+        self.store.set_decision(decision, enact_ms=1000 * (time.perf_counter() - decided))
 
     # ------------------------------------------------------------------------------------------------ observing
 

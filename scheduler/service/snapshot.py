@@ -67,9 +67,10 @@ def views_of(data: Dict[str, Any]) -> Tuple[ClusterView, JobsView, Allocation]:
     cluster = ClusterView(
         data["slot"], data["slot_seconds"], RESOURCES, capacity, np.ones(len(capacity), dtype=bool), *most
     )
-    columns: Dict[str, Any] = {
-        name: np.array([np.nan if x is None else x for x in values], dtype=np.int64 if name in _WHOLE else float)
-        for name, values in data["jobs"].items()
+    columns = {
+        name: np.array([np.nan if x is None else x for x in data["jobs"][name]], dtype=np.int64 if whole else float)
+        for name in _COLUMNS
+        for whole in (name in _WHOLE,)
     }
     types = tuple(
         JobType(name, tuple(worker), tuple(server), epochs=epochs) for name, worker, server, epochs, _ in data["types"]

@@ -10,7 +10,7 @@ from scheduler.learn.commands import train_policy
 from scheduler.learn.dl2x import Dl2x
 from scheduler.learn.recorded import read
 from scheduler.policies import make
-from scheduler.service.decider import policy_of
+from scheduler.service.service import policy_of
 from scheduler.service.store import Store
 from tests.scheduler.service.played import NODES, play
 

@@ -35,7 +35,7 @@ def play(store: Store, policy: Policy, safe: Policy, count: int = 6, every: int 
             store.change_job(row.id, started_at=now, state=t.RUNNING)
             jobs.append(Seen(row.id, made, (now - began) / SLOT_SECONDS))
             number += 1
-        jobs = _slot(store, policy, safe, speeds, jobs, slot, now) if jobs else []
+        jobs = _slot(store, policy, safe, speeds, jobs, slot, now)
         slot += 1
     return len(store.decisions(limit=10_000))
 

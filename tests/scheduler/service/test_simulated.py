@@ -1,10 +1,7 @@
 """The service on a simulated cluster, by its own loop: jobs are resized, wait for room, and end in time."""
 
 import pytest
-import torch
 
-from scheduler.learn import checkpoint
-from scheduler.learn.dl2x import Dl2xAgent
 from scheduler.service.service import Service
 from scheduler.service.simulated import SimulatedCluster, Timings
 from scheduler.service.slot import Node
@@ -57,27 +54,3 @@ def test_a_cancelled_job_gives_its_room_back(store):
     one, two = store.jobs()
     assert (one.state, one.ended_at) == ("cancelled", 1030.0)
     assert (two.state, two.started_at) == ("finished", 1030.0)
-
-
-def test_a_service_without_jobs_tells_of_nothing(store):
-    cluster = SimulatedCluster([Node("a", (4.0, 16.0, 0.0))], lambda *_: 0.1, start=1000.0)
-    service = Service(store, cluster, 10.0, "drf")
-    for now in (1000.0, 1010.0):
-        service.slot(now)
-    assert store.events() == [] and store.last_decision() is None
-
-
-def test_no_job_is_harmed_by_an_agent_that_falls_back(store, tmp_path, capsys):
-    agent = Dl2xAgent()
-    torch.nn.init.constant_(agent.network.theta.bias, float("nan"))
-    checkpoint.save(agent.plain(), tmp_path / "bad.pt")
-    cluster = SimulatedCluster([Node("a", (4.0, 16.0, 0.0))], lambda _, size: 0.1 * size[1], start=1000.0)
-    service = Service(store, cluster, 10.0, "dl2x", str(tmp_path / "bad.pt"))
-    for name in ("one", "two", "three"):
-        service.submit(spec(name), None)
-    cluster.idle = service.stop
-    service.run()
-    assert [row.state for row in store.jobs()] == ["finished"] * 3
-    assert [event["kind"] for event in store.events()].count("fallback") == 1
-    assert capsys.readouterr().err.count("\n") == 1
-    assert {decision.policy for decision in store.decisions()} == {"drf"}
