@@ -118,6 +118,8 @@ class Service:
         rows = [row for row in rows if not self._ended(row, looks.get(row.id), now)]
         jobs = self._observe(rows, looks, now)
         self._save(rows, jobs, now)
+        if not jobs:
+            return
         observed = time.perf_counter()
         number = int((now - self._began) / self.slot_seconds)
         cluster, view = views(nodes, jobs, number, self.slot_seconds, self._speeds)
@@ -125,8 +127,6 @@ class Service:
         sizes = settle(nodes, jobs, answer)
         besides = ask(self.shadow, self._safe, cluster, view)[0] if self.shadow else None
         decided = time.perf_counter()
-        if not jobs:
-            return
         if fallback:
             self.store.tell(now, "fallback", fallback)
         decision = self.store.add_decision(
