@@ -16,6 +16,7 @@ from mxnet.kvstore import KVStore, KVStoreBase
 from mxnet.ndarray.sparse import BaseSparseNDArray
 
 from elastic_mx import carry, data, engine, optimizers, states
+from elastic_mx.calls import Arrays, arrays_of, dense, item_of, names_of, once, sum_of
 from elastic_mx.catalog import Key
 from elastic_mx.compression import Compression, from_parameters
 from elastic_mx.joining import Stores
@@ -30,9 +31,6 @@ NAMES = ("dist_elastic", "dist_elastic_sync", "dist_elastic_async")
 DROP_IN_NAMES = ("dist", "dist_sync", "dist_device_sync", "dist_sync_device", "dist_async", "dist_device_async")
 
 GROUP_BYTES = 4 << 20
-
-# For each key of a call its arrays, one per device.
-_Arrays = List[List[Any]]
 
 
 @dataclass
@@ -136,11 +134,11 @@ class ElasticKVStore(KVStore):
     def init(self, key: Any, value: Any) -> None:
         """Define keys with their first values; the first worker's values count."""
         self.user = self.user or carry.caller()
-        names, values = _names(key), _arrays(key, value)
+        names, values = names_of(key), arrays_of(key, value)
         keys = self._define([(name, arrays[0]) for name, arrays in zip(names, values)])
         for entry, name, arrays in zip(keys, names, values):
             if self._worker.speaks_first_for(entry):
-                self.init_named(name, _dense(arrays[0]), self._worker.begin_pull())
+                self.init_named(name, dense(arrays[0]), self._worker.begin_pull())
 
     def set_optimizer(self, optimizer: Any) -> None:
         """Have the servers update the values with an optimizer; its learning rate and the like may change later.
@@ -196,12 +194,13 @@ class ElasticKVStore(KVStore):
 
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """Add gradients to the round of each key; returns at once."""
-        self._push(self._groups(key), _arrays(key, value), None, priority)
+        key, values = once(key, arrays_of(key, value))
+        self._push(self._groups(key), values, None, priority)
 
     def pull(self, key: Any, out: Any = None, priority: int = 0, ignore_sparse: bool = True) -> None:
         """Write the values after this worker's pushes so far to `out`; returns at once."""
         assert out is not None
-        targets = _arrays(key, out)
+        key, targets = once(key, arrays_of(key, out))
         if any(isinstance(arrays[0], BaseSparseNDArray) for arrays in targets):
             key, targets = self._without_sparse(key, targets, ignore_sparse)
         for group in self._groups(key):
@@ -210,20 +209,24 @@ class ElasticKVStore(KVStore):
 
     def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
         """Push, then pull into `out`, or into the pushed arrays themselves where `out` is None."""
-        self._push(self._groups(key), _arrays(key, value), _arrays(key, value if out is None else out), priority)
+        targets = once(key, arrays_of(key, value if out is None else out))[1]
+        key, values = once(key, arrays_of(key, value))
+        self._push(self._groups(key), values, targets, priority)
 
-    def _push(self, groups: List[_Group], values: _Arrays, targets: Optional[_Arrays], priority: int) -> None:
+    def _push(self, groups: List[_Group], values: Arrays, targets: Optional[Arrays], priority: int) -> None:
+        if not groups:
+            return
         ticket = self._worker.begin_push([entry for group in groups for entry in group.keys])
         if ticket is None:
             return
         for i, group in enumerate(groups):
-            sources = [_sum(arrays) for arrays in values[group.range]]
+            sources = [sum_of(arrays) for arrays in values[group.range]]
             own = self._worker.begin_more(ticket) if i else ticket
             self._enqueue(group, sources, targets[group.range] if targets else [], own, priority)
         self._worker.end_call()
 
     @staticmethod
-    def _without_sparse(key: Any, targets: _Arrays, ignore: bool) -> Tuple[List[Any], _Arrays]:
+    def _without_sparse(key: Any, targets: Arrays, ignore: bool) -> Tuple[List[Any], Arrays]:
         """What is left of a pull without the sparse arrays, which it ignores or refuses."""
         keys = list(key) if isinstance(key, (list, tuple)) else [key]
         pairs = []
@@ -241,13 +244,22 @@ class ElasticKVStore(KVStore):
             key: a key or a list of keys.
             out: an NDArray, or a list of them, for each key.
             row_ids: an int64 NDArray, or a list of them, for each of `out`; repeated and unsorted rows are fine.
+
+        Raises:
+            ValueError: the key has no such row.
         """
         assert out is not None and row_ids is not None
         keys = [entry for group in self._groups(key) for entry in group.keys]
-        for entry, arrays, wanted in zip(keys, _arrays(key, out), _arrays(key, row_ids)):
+        for entry, arrays, wanted in zip(keys, arrays_of(key, out), arrays_of(key, row_ids)):
             wanted = wanted * len(arrays) if len(wanted) == 1 else wanted
             for target, numbers in zip(arrays, wanted):
                 rows = np.unique(numbers.asnumpy().astype(np.int64))
+                count = entry.spec.shape[0]
+                if len(rows) and not 0 <= rows[0] <= rows[-1] < count:
+                    raise ValueError(
+                        f"rows {rows[0]} to {rows[-1]} of key {entry.spec.key[2:]!r} were asked for, "
+                        f"which has rows 0 to {count - 1}"
+                    )
                 values = self._worker.pull_rows(entry, rows)
                 if target.stype == "row_sparse":
                     mx.nd.sparse.row_sparse_array((values, rows), shape=target.shape, dtype=values.dtype).copyto(target)
@@ -301,7 +313,7 @@ class ElasticKVStore(KVStore):
         groups = self._known_groups.get(wanted)
         if groups is None:
             groups = []
-            for i, name in enumerate(_names(list(wanted))):
+            for i, name in enumerate(names_of(list(wanted))):
                 one = self._group(name)
                 nbytes = sum(self._worker.catalog.size[s] for s in one.slices)
                 if groups and groups[-1].nbytes + nbytes <= GROUP_BYTES:
@@ -325,7 +337,7 @@ class ElasticKVStore(KVStore):
         self,
         group: _Group,
         sources: Sequence[Any],
-        targets: _Arrays,
+        targets: Arrays,
         ticket: Ticket,
         priority: int = 0,
         init: bool = False,
@@ -344,7 +356,7 @@ class ElasticKVStore(KVStore):
 
         def items() -> List[Item]:
             return [
-                _item(key, sources[i] if sources else None, targets[i] if targets else ())
+                item_of(key, sources[i] if sources else None, targets[i] if targets else ())
                 for i, key in enumerate(group.keys)
             ]
 
@@ -380,37 +392,3 @@ def _job() -> Optional[Worker]:
 def on_resize(callback: Callable[[Dict[str, Any]], None]) -> None:
     """Have `callback` called, on a thread of the store, with `generation`, `workers` and `servers` after a resize."""
     worker().on_resize(callback)
-
-
-def _names(key: Any) -> List[str]:
-    """A call's keys as the wire names them: int and str do not collide."""
-    keys = key if isinstance(key, (list, tuple)) else [key]
-    return [f"i:{one}" if isinstance(one, int) else f"s:{one}" for one in keys]
-
-
-def _arrays(key: Any, value: Any) -> _Arrays:
-    """A call's arrays for each of its keys, one per device."""
-    values = value if isinstance(key, (list, tuple)) else [value]
-    if isinstance(key, (list, tuple)) and len(key) != len(value):
-        raise ValueError(f"{len(key)} keys but {len(value)} values")
-    return [list(one) if isinstance(one, (list, tuple)) else [one] for one in values]
-
-
-def _sum(arrays: Sequence[Any]) -> Any:
-    """The sum of a key's values on several devices, on the first's."""
-    return arrays[0] if len(arrays) == 1 else mx.nd.add_n(*[array.as_in_context(mx.cpu()) for array in arrays])
-
-
-def _item(key: Key, source: Any, arrays: Sequence[Any]) -> Item:
-    """What the client needs of a key, taken within the engine's operation."""
-    pull = engine.flat_view(arrays[0], key.elements, key.dtype, writable=True) if arrays else None
-    if source is None:
-        return Item(key, None, pull)
-    if isinstance(source, BaseSparseNDArray):
-        values, rows = engine.row_sparse_views(source)
-        return Item(key, values, pull, rows)
-    return Item(key, engine.flat_view(source, key.elements, key.dtype), pull)
-
-
-def _dense(array: Any) -> Any:
-    return array if array.stype == "default" else array.tostype("default")

@@ -34,8 +34,11 @@ def describe(optimizer: Any, seed: int = 0) -> Dict[str, Any]:
         import path, which the servers must have been started with permission to import.
 
     Raises:
+        TypeError: it is none of MXNet's optimizers.
         ValueError: the class cannot be imported elsewhere, or an attribute is no plain data.
     """
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"{optimizer!r} is no mxnet.optimizer.Optimizer: make one with mx.optimizer.create")
     klass = type(optimizer)
     registered = Optimizer.opt_registry.get(klass.__name__.lower())
     builtin = registered is klass and klass.__module__.startswith("mxnet.")

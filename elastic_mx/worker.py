@@ -5,6 +5,7 @@ What belongs to which step and generation is worker_machine.py's; what MXNet cal
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -252,6 +253,8 @@ class Worker:
         """A pull begins: how it is routed. A joining worker becomes a member first."""
         self._must_be_member()
         with self._changed:
+            if self._error is not None:
+                raise self._error
             return self.machine.begin_pull()
 
     def begin_more(self, ticket: Ticket) -> Ticket:
@@ -286,7 +289,10 @@ class Worker:
     def submit(self, operation: Operation) -> None:
         """Hand an operation over whose arrays are ready. May be called from any thread; does not block."""
         self._incoming.append(operation)
-        self._wake()
+        if self.failed:  # the thread that would send it has ended
+            self._let_go(self._incoming)
+        else:
+            self._wake()
 
     def pull_rows(self, key: Key, rows: np.ndarray) -> np.ndarray:
         """Rows of a key's value after this worker's pushes so far; waits for them.
@@ -398,7 +404,7 @@ class Worker:
         self._on_resize.append(callback)
 
     def close(self, timeout: float = 30.0) -> None:
-        """The script has ended: wait until its operations are answered, and take leave."""
+        """The script has ended and MXNet's engine is idle: wait until the operations are answered, and take leave."""
         with self._changed:
             if self._closing or self._error is not None:
                 return
@@ -450,9 +456,16 @@ class Worker:
         """Let every waiting operation go and every later call raise `error`."""
         with self._changed:
             self._error = error if isinstance(error, JobError) else JobError(f"{self.name}: {error!r}")
-            for operation in (*self._traffic.unanswered(), *self._held, *self._incoming):
-                operation.done()
+            self._let_go(deque([*self._traffic.unanswered(), *self._held]))
+            self._let_go(self._incoming)
             self._changed.notify_all()
+
+    @staticmethod
+    def _let_go(operations: Deque[Operation]) -> None:
+        """Let whatever waits for these go on; other threads may take from the same queue."""
+        while operations:
+            with contextlib.suppress(IndexError, RuntimeError):  # another thread took it, or it was done already
+                operations.popleft().done()
 
     def _serve(self) -> None:
         self._poller = zmq.Poller()
@@ -552,19 +565,19 @@ class Worker:
 
     def _take_operations(self) -> None:
         """Send what is ready, many keys in one message; hold what belongs to a later phase."""
-        batch = [*self._held]
-        self._held = []
         for _ in range(len(self._incoming)):
-            batch.append(self._incoming.popleft())
-        if not batch:
+            self._held.append(self._incoming.popleft())
+        if not self._held:
             return
         now = time.monotonic()
-        for operation in batch:
+        later = []
+        for operation in self._held:
             if operation.ticket.phase != self.machine.routing or self._traffic.busy(operation):
-                self._held.append(operation)
+                later.append(operation)
             else:
                 self.meter.sent(operation.ticket.step, now)
                 self._traffic.start(operation)
+        self._held = later  # not before: where a start fails, `_fail` lets go of all of them
         self._traffic.flush()
 
     def _complete(self, operation: Operation) -> None:
@@ -608,9 +621,13 @@ class Worker:
             self._link.send(settled)
 
     def _leave_if_idle(self) -> bool:
-        """Take leave once nothing is outstanding; tells whether that is done."""
-        if any(self.machine.outstanding.values()) or self._incoming or self._held:
+        """Take leave once nothing waits to be sent or answered; tells whether that is done."""
+        if self._calls or self._incoming or self._held or self._traffic.unanswered():
             return False
+        lost = sum(self.machine.outstanding.values())
+        if lost:  # the engine is idle by now, so they are nowhere
+            logger.error("%s: MXNet dropped %d operations after a failure of its own", self.name, lost)
+            self._error = JobError(f"{self.name}: MXNet dropped {lost} operations after a failure of its own")
         self._switch()
         self._report()
         for channel in self._traffic.channels.values():

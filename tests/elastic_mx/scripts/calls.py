@@ -37,6 +37,19 @@ broadcast = mx.nd.zeros((3,))
 kv.broadcast("b", mx.nd.ones((3,)) * (7 if rank == 0 else 9), out=broadcast)
 check(broadcast, np.full(3, 7))
 
+# a key given twice has both arrays, no key at all is no round
+kv.init("twice", mx.nd.zeros((3,)))
+places = [mx.nd.zeros((3,)), mx.nd.zeros((3,))]
+kv.push(["twice", "a", "twice"], [mx.nd.ones((3,)), gradient, mx.nd.ones((3,)) * 2])
+kv.pull(["twice", "twice"], out=places)
+for place in places:
+    check(place, np.full(3, 3 * n))
+kv.pushpull(["twice", "twice"], places)
+for place in places:
+    check(place, np.full(3, 6 * n * n))
+kv.push([], [])
+kv.pull([], out=[])
+
 # dtypes
 for dtype in ("float16", "float32", "float64"):
     kv.init(dtype, mx.nd.zeros((1000, 3), dtype=dtype))
@@ -117,6 +130,12 @@ found = mx.nd.sparse.zeros("row_sparse", (1000, 4))
 sparse.row_sparse_pull("e", out=found, row_ids=wanted)
 assert found.indices.asnumpy().tolist() == [3, 5, 700]
 check(found.data, np.array([[1] * 4, [1 - n] * 4, [0] * 4]))
+for wrong in (-1, 1000):
+    try:
+        sparse.row_sparse_pull("e", out=found, row_ids=mx.nd.array([wrong], dtype="int64"))
+        raise AssertionError(f"row {wrong} was not refused")
+    except ValueError as refused:
+        assert "of key 'e' were asked for, which has rows 0 to 999" in str(refused)
 dense = mx.nd.zeros((1000, 4))
 sparse.pull("e", out=dense)
 expected = np.ones((1000, 4))
