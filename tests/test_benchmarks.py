@@ -68,7 +68,7 @@ def test_scale_simulates_and_runs_real_jobs():
 
 @pytest.mark.timeout(160)
 def test_jobs_arrive_at_random_while_the_service_is_killed_and_use_every_sample_once_per_epoch():
-    result = run("ten_jobs", "--jobs=3", "--within=6", "--epochs", "25", "40", "--kills", "9", "--cpus=1.5")
+    result = run("ten_jobs", "--jobs=3", "--within=6", "--epochs", "40", "120", "--kills", "9", "--cpus=1.5")
     assert (result["finished"], result["kills"], result["left"], result["problems"]) == (3, 1, 0, [])
     assert result["resizes"] > 0 and min(job["accuracy"] for job in result["jobs"]) > 0.9
 
