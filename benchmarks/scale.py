@@ -81,7 +81,7 @@ class Resize:
             receiver, message = self._inbox.pop(0)
             self._answer(receiver, message, replies)
         assert [reply.error for reply in replies] == [""], replies
-        status = self.machine.status()
+        status = self.machine.job.status()
         assert (len(status["workers"]), len(status["servers"])) == (workers, servers)
         loads = [server["bytes"] for server in status["servers"]]
         assert max(loads) - min(loads) <= 2 * 1024, "each server is within one slice of an even load"
@@ -101,8 +101,8 @@ class Resize:
         elif isinstance(message, m.Welcome):
             self._tell(name, m.Ready())
         elif isinstance(message, m.Prepare):
-            assert self.machine.generation is not None
-            self.prepare, self._members = message, self.machine.generation.workers
+            assert self.machine.job.generation is not None
+            self.prepare, self._members = message, self.machine.job.generation.workers
             self._tell(name, m.Horizon(generation=message.generation.number, step=7 if role == "worker" else -1))
         elif isinstance(message, m.Commit) and role == "server":
             self._tell(name, m.InForce(generation=message.generation, bytes_in=0, seconds=0.1))
@@ -116,7 +116,7 @@ class Resize:
 def route(resize: Resize, workers: int) -> Dict[str, float]:
     """Take every worker's router through the resize; milliseconds per worker, of one that also keeps the table."""
     prepare, machine = resize.prepare, resize.machine
-    assert prepare is not None and machine.generation is not None
+    assert prepare is not None and machine.job.generation is not None
     members = tuple(f"worker-{n}" for n in range(workers))
     servers = {name: address for name, address in prepare.generation.servers.items()}
     before = m.Generation(0, members, servers)
@@ -133,8 +133,8 @@ def route(resize: Resize, workers: int) -> Dict[str, float]:
         assert router.routing == 1, "every router has switched"
     per_worker = 1000 * (time.perf_counter() - began) / workers
     catalog = Catalog(1024)
-    for number in range(len(machine.table.keys)):
-        catalog.add(machine.table.placed(number))
+    for number in range(len(machine.job.table.keys)):
+        catalog.add(machine.job.table.placed(number))
     began = time.perf_counter()
     catalog.move(prepare.moves)
     return {"router_ms": per_worker, "table_ms": 1000 * (time.perf_counter() - began)}

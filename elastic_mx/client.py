@@ -1,6 +1,6 @@
 """The control client: asks a job's coordinator for a size, for its state, or to end. Needs neither MXNet nor NumPy.
 
-Used by the command and by the scheduler; what the answers contain is coordinator_machine.py's.
+Used by the command and by the scheduler; what the answers contain is job_state.py's.
 """
 
 from __future__ import annotations

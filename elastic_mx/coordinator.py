@@ -19,7 +19,8 @@ import zmq
 
 from elastic_mx import checkpoint
 from elastic_mx import messages as m
-from elastic_mx.coordinator_machine import CoordinatorMachine, InvalidTransition, Outbox
+from elastic_mx.coordinator_machine import CoordinatorMachine
+from elastic_mx.job_state import InvalidTransition, Outbox
 from elastic_mx.settings import JobSettings
 
 logger = logging.getLogger("elastic_mx.coordinator")
@@ -66,7 +67,7 @@ class Coordinator:
 
     def _write_manifests(self) -> None:
         """Complete checkpoints before anyone is told of them."""
-        manifests, self.machine.manifests = self.machine.manifests, []
+        manifests, self.machine.job.manifests = self.machine.job.manifests, []
         for folder, manifest in manifests:
             checkpoint.commit(Path(folder), manifest)
 

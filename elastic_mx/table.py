@@ -1,6 +1,6 @@
 """Which slices a key has, which server owns each, and the moves that lead to a new set of servers.
 
-Pure bookkeeping of the coordinator: who is told of it, and when, is coordinator_machine.py's.
+Pure bookkeeping of the coordinator: who is told of it, and when, is planning.py's.
 """
 
 from __future__ import annotations

@@ -379,7 +379,7 @@ class Worker:
                 raise self._error
 
     def status(self) -> Dict[str, Any]:
-        """The job as its coordinator sees it, see `CoordinatorMachine.status`."""
+        """The job as its coordinator sees it, see `JobState.status`."""
         with self._changed:
             self._request += 1
             request = self._request

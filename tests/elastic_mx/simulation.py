@@ -419,7 +419,7 @@ class Simulation:
 
     def run(self, limit: int = 200_000) -> None:
         """Let things happen in a random order until the job is over."""
-        while not self.coordinator.over or any(self.channels.values()):
+        while not self.coordinator.job.over or any(self.channels.values()):
             self.events += 1
             if self.events > limit:
                 raise Failure(f"not over after {limit} events: {self.state()}")
@@ -439,7 +439,7 @@ class Simulation:
             return choice.act() or before != (choice.step, len(choice.todo), choice.done)
         if choice == "launch":
             role, name = self.launches.pop(0)
-            if self.coordinator.generation is not None and self.rng.random() < self.lose_joiners:
+            if self.coordinator.job.generation is not None and self.rng.random() < self.lose_joiners:
                 self.send(LAUNCHER, COORDINATOR, m.Exited(name=name, status=1))
             else:
                 self.processes[name] = (SimulatedServer if role == "server" else SimulatedWorker)(self, name)
@@ -468,9 +468,9 @@ class Simulation:
     def deliver_to_coordinator(self, source: str, message: m.Message) -> None:
         for target, answer in self.coordinator.handle(source, message, float(self.events)):
             self.send(COORDINATOR, target, answer)
-        if self.coordinator.generation is not None:
-            self.memberships[self.coordinator.generation.number] = self.coordinator.generation.workers
-        plan = self.coordinator.plan
+        now, plan = self.coordinator.job.generation, self.coordinator.job.plan
+        if now is not None:
+            self.memberships[now.number] = now.workers
         if plan is not None:
             self.memberships[plan.generation.number] = plan.generation.workers
             for worker in list(plan.unsettled):
@@ -517,7 +517,7 @@ class Simulation:
         for server in [*self.processes.values(), *self.exited]:
             for s in server.values if isinstance(server, SimulatedServer) else ():
                 owners[s].append(server)
-        table = self.coordinator.table
+        table = self.coordinator.job.table
         for number, spec in enumerate(table.keys):
             every = self.script.keys[int(spec.key)][1]
             expected = [step for step in range(self.script.steps) if step % every == 0]
@@ -538,4 +538,4 @@ class Simulation:
             for p in self.processes.values()
             if isinstance(p, SimulatedWorker)
         }
-        return f"workers {workers}; plan {self.coordinator.plan}; story {list(self.coordinator.story)[-12:]}"
+        return f"workers {workers}; plan {self.coordinator.job.plan}; story {list(self.coordinator.job.story)[-12:]}"

@@ -56,7 +56,7 @@ def test_a_process_that_fails_before_it_joined_costs_the_resize_only():
     played.tell("launcher", m.Exited(name="worker-1", status=1))
     assert "worker-1 ended with status 1 before it joined" in played.to("cli", m.Reply)[0].error
     assert played.to("launcher", m.Release) == []
-    assert played.machine.target == {"worker": 1, "server": 1}
+    assert played.machine.job.target == {"worker": 1, "server": 1}
 
 
 def test_a_process_that_was_sent_away_again_may_end_as_it_likes():
@@ -68,7 +68,7 @@ def test_a_process_that_was_sent_away_again_may_end_as_it_likes():
     played.tell("cli", m.Scale(request=3, servers=2))
     played.tell("launcher", m.Exited(name="worker-1", status=1))
     assert [r.request for r in played.to("cli", m.Reply)] == [1, 2]
-    assert played.machine.target == {"worker": 1, "server": 2}
+    assert played.machine.job.target == {"worker": 1, "server": 2}
 
 
 def test_a_joining_process_that_fails_after_the_commit_ends_the_job():
@@ -98,7 +98,7 @@ def test_a_worker_that_left_by_a_resize_is_not_taken_for_one_that_starts():
     assert played.to("launcher", m.Launch)[-1] == m.Launch(role="worker", name="worker-2")
     played.tell("worker-1", m.Goodbye())
     played.tell("launcher", m.Exited(name="worker-1", status=0))
-    assert played.machine.target == {"worker": 2, "server": 1}
+    assert played.machine.job.target == {"worker": 2, "server": 1}
 
 
 def test_stopping_tells_the_launcher_to_end_what_runs():

@@ -1,0 +1,267 @@
+"""How a job goes from one generation to the next: whom it needs, the plan, its commit, and when it is in force.
+
+Pure decisions on a `JobState`; which message calls for them is coordinator_machine.py's, the assignment of slices is
+table.py's, and the rules are told in docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Tuple
+
+from elastic_mx import messages as m
+from elastic_mx.checkpoint import FORMAT, Manifest
+from elastic_mx.job_state import JobState, Plan, Process, by_number, members
+from elastic_mx.table import Table
+
+
+class Planner:
+    """Makes, commits, concludes and drops the plans of one job, and has started or sends away whom they call for."""
+
+    def __init__(self, job: JobState) -> None:
+        self.job = job
+        self._next = {"worker": 0, "server": 0}
+        self._last_generation = 0
+
+    # ----------------------------------------------------------------------------------------- whom it needs
+
+    def admit(self, message: m.Register) -> None:
+        """A server or worker has registered, and no plan is under way."""
+        job = self.job
+        process = Process(message.name, message.role, message.address)
+        job.processes[message.name] = process
+        job.launched[message.name] = message.role
+        number = message.name.rpartition("-")[2]
+        if number.isdigit():
+            self._next[message.role] = max(self._next[message.role], int(number) + 1)
+        if job.over and job.generation is not None:
+            job.send(process.name, m.Release(reason="the job is over"))
+        elif job.generation is not None:
+            self._welcome(process, joining=True)
+
+    def _welcome(self, process: Process, joining: bool) -> None:
+        job = self.job
+        assert job.generation is not None
+        job.send(
+            process.name,
+            m.Welcome(
+                name=process.name,
+                joining=joining,
+                generation=job.generation,
+                settings=job.settings.to_dict(),
+                keys=job.table.all_placed(),
+                optimizers=list(job.optimizers.values()),
+                restored=job.restored.position if job.restored and not joining else None,
+            ),
+        )
+
+    def launch_missing(self) -> None:
+        """Ask the launcher for what the target needs beyond the members and what is starting."""
+        job = self.job
+        if job.plan is not None or not job.launchers or job.over:
+            return
+        for role in ("server", "worker"):
+            have = job.size(role) + len(job.starting(role))
+            for _ in range(job.target[role] - have):
+                name = f"{role}-{self._next[role]}"
+                self._next[role] += 1
+                job.launched[name] = role
+                job.send(job.launchers[-1], m.Launch(role=role, name=name))
+
+    def _dismiss(self, name: str) -> None:
+        """Send away a process that was starting and is not wanted any more; what it still says does not count."""
+        self.job.gone.add(name)
+        self.job.launched.pop(name, None)
+        self.job.processes.pop(name, None)
+        self.job.send(name, m.Release(reason="it is not needed any more"))
+
+    # ------------------------------------------------------------------------------------------- generation 0
+
+    def form_first_generation(self) -> bool:
+        """Begin the job once it has as many processes as asked for; tells whether it has."""
+        job = self.job
+        found = {
+            role: sorted((p.name for p in job.processes.values() if p.role == role), key=by_number)
+            for role in job.target
+        }
+        if any(len(found[role]) < size for role, size in job.target.items()):
+            return False
+        workers, servers = (found[role][: job.target[role]] for role in ("worker", "server"))
+        for name in [*job.processes]:
+            if name not in (*workers, *servers):
+                self._dismiss(name)
+        job.generation = m.Generation(0, tuple(workers), {s: job.processes[s].address for s in servers})
+        job.table = Table(servers, job.settings.slice_bytes)
+        job.first_steps = [(0, len(workers))]
+        if job.restored is not None:
+            self._restore(job.restored, job.generation)
+        for name in (*servers, *workers):
+            self._welcome(job.processes[name], joining=False)
+        return True
+
+    def _restore(self, manifest: Manifest, generation: m.Generation) -> None:
+        """Define what the checkpoint holds, and go on counting steps where it stood."""
+        job = self.job
+        for spec in manifest.keys:
+            job.table.define(spec, list(generation.servers))
+        for store, description in manifest.optimizers.items():
+            job.optimizers[int(store)] = m.SetOptimizer(store=int(store), description=description)
+        job.first_steps = [*manifest.position.groups, (manifest.position.step, len(generation.workers))]
+
+    # ----------------------------------------------------------------------------------------------- the plan
+
+    def start(self, now: float) -> None:
+        """Begin the next generation once everything that it needs is ready."""
+        job = self.job
+        assert job.generation is not None
+        sizes = {"worker": list(job.generation.workers), "server": list(job.generation.servers)}
+        for role, present in sizes.items():
+            starting = job.starting(role)
+            surplus = max(0, len(present) + len(starting) - job.target[role])
+            for name in starting[max(0, len(starting) - surplus) :]:
+                self._dismiss(name)
+                starting.remove(name)
+            if any(name not in job.processes or not job.processes[name].ready for name in starting):
+                return
+            sizes[role] = (present + starting)[: job.target[role]]
+        if (tuple(sizes["worker"]), sizes["server"]) == (job.generation.workers, list(job.generation.servers)):
+            if len(sizes["worker"]) == job.target["worker"] and len(sizes["server"]) == job.target["server"]:
+                job.answer()
+            if not job.checkpoints:
+                return
+        self._last_generation += 1
+        servers = {s: job.processes[s].address for s in sizes["server"]}
+        self._prepare(m.Generation(self._last_generation, tuple(sizes["worker"]), servers), now)
+
+    def _prepare(self, generation: m.Generation, now: float) -> None:
+        """Make the plan that leads to `generation` and announce it to everyone whom it concerns."""
+        job = self.job
+        assert job.generation is not None
+        concerned = job.concerned(generation)
+        workers = {w for w in job.generation.workers if w not in job.finished}
+        plan = job.plan = Plan(
+            generation,
+            job.table.plan(list(generation.servers)),
+            now,
+            awaited={n for n in concerned if n not in job.finished},
+            unswitched=set(workers),
+            unsettled={w for w in workers if w in generation.workers},
+            moving={*job.generation.servers, *generation.servers},
+        )
+        plan.checkpoints, job.checkpoints = job.checkpoints[:1], job.checkpoints[1:]
+        folder = "".join(f"{place}/{_parts(generation.number)}" for _, _, place in plan.checkpoints)
+        carry = bool(folder) or bool(job.joining(plan))
+        prepare = m.Prepare(generation=generation, moves=plan.moves, checkpoint=folder, carry=carry)
+        for name in concerned:
+            job.send(name, prepare)
+
+    def drop(self) -> None:
+        """Undo a plan that was not committed; its number is not used again."""
+        job = self.job
+        assert job.plan is not None and job.plan.step is None
+        job.table.drop(job.plan.moves)
+        dropped, job.plan = job.plan, None
+        job.checkpoints = [*dropped.checkpoints, *job.checkpoints]
+        for name in job.concerned(dropped.generation):
+            if name in job.processes:
+                job.send(name, m.Drop(generation=dropped.generation.number))
+
+    def advance(self, now: float) -> None:
+        """Take the plan under way, if there is one, as far as the answers to it allow."""
+        plan = self.job.plan
+        if plan is None:
+            return
+        if plan.step is None and not plan.awaited:
+            self._commit(plan)
+        if plan.step is not None:
+            self._conclude(plan, now)
+
+    def _commit(self, plan: Plan) -> None:
+        plan.step = plan.horizon + 1
+        for name in self.job.concerned(plan.generation):
+            self.job.send(name, m.Commit(generation=plan.generation.number, step=plan.step))
+
+    def begin(self, plan: Plan, position: m.Position, pushed: List[int], finished: bool = False) -> None:
+        """Tell the joining workers where to begin, as soon as the first member knows."""
+        if plan.begun:
+            return
+        plan.begun = True
+        assert plan.step is not None
+        first_steps = self.job.first_steps
+        since = [i for i, (step, _) in enumerate(first_steps) if step <= position.epoch_step]
+        groups = [*first_steps[since[-1] if since else 0 :], (plan.step, len(plan.generation.workers))]
+        plan.position = position = m.Position(position.epoch, position.epoch_step, plan.step, tuple(groups))
+        begin = m.Begin(generation=plan.generation.number, position=position, pushed=pushed, finished=finished)
+        for name in self.job.joining(plan):
+            self.job.send(name, begin)
+
+    # ------------------------------------------------------------------------------------------------ in force
+
+    def _conclude(self, plan: Plan, now: float) -> None:
+        """Finish a committed plan when all workers have switched, all slices arrived and the cost is known."""
+        job = self.job
+        assert job.generation is not None and plan.step is not None
+        if not plan.unswitched:
+            self.begin(plan, m.Position(step=plan.step), [], finished=True)
+        if plan.unswitched or plan.moving:
+            return
+        if plan.in_force_at is None:
+            plan.in_force_at = now
+        if plan.unsettled:
+            return
+        before, job.generation, job.plan = job.generation, plan.generation, None
+        job.finished.update(w for w in before.workers if w not in plan.generation.workers)
+        job.table.carry_out(plan.moves, list(plan.generation.servers))
+        job.first_steps.append((plan.step, len(plan.generation.workers)))
+        for name in job.concerned(before):
+            job.send(name, m.NewGeneration(generation=plan.generation.number))
+        for name in (s for s in before.servers if s not in plan.generation.servers):
+            job.finished.add(name)
+            job.send(name, m.Release(reason="its slices are with other servers"))
+        for client, request, folder in plan.checkpoints:
+            job.manifests.append((folder, self._manifest(plan)))
+            job.send(client, m.Reply(request=request, body={"folder": folder, "step": plan.step}))
+        if set(members(before)) == set(members(plan.generation)):
+            return
+        job.resizes.append(cost(plan, before, [asked for _, _, asked in job.requests]))
+        if all(job.target[role] == job.size(role) for role in job.target):
+            job.answer(job.resizes[-1])
+
+    def _manifest(self, plan: Plan) -> Manifest:
+        """What makes the parts that the servers wrote a checkpoint."""
+        job = self.job
+        optimizers = {str(store): optimizer.description for store, optimizer in job.optimizers.items()}
+        parts = _parts(plan.generation.number)
+        return Manifest(FORMAT, parts, job.settings.slice_bytes, job.table.keys, plan.position, optimizers)
+
+
+def cost(plan: Plan, before: m.Generation, asked: List[float]) -> Dict[str, Any]:
+    """What `scale` prints of a resize; all durations in seconds.
+
+    Args:
+        plan: the plan, now in force.
+        before: the generation that it took the place of.
+        asked: when each of the requests was made that it answers.
+    """
+    assert plan.in_force_at is not None
+    counts: Tuple[Tuple[str, int, int], ...] = (
+        ("server", len(before.servers), len(plan.generation.servers)),
+        ("worker", len(before.workers), len(plan.generation.workers)),
+    )
+    return {
+        "generation": plan.generation.number,
+        "kind": ", ".join(f"{after - count:+d} {role}" for role, count, after in counts if after != count),
+        "step": plan.step,
+        "bytes_moved": plan.bytes_in,
+        "startup_seconds": plan.started - min([plan.started, *asked]),
+        "seconds": plan.in_force_at - plan.started,
+        "migration_seconds": plan.migration_seconds,
+        "longest_stall_seconds": plan.stall_seconds,
+        "median_step_seconds": plan.median_step_seconds,
+        "workers": len(plan.generation.workers),
+        "servers": len(plan.generation.servers),
+    }
+
+
+def _parts(generation: int) -> str:
+    """The name of the folder for the parts of the checkpoint that generation `generation` begins with."""
+    return f"parts-{generation}"
