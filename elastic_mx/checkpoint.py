@@ -6,6 +6,7 @@ folder always holds one whole checkpoint. Who writes when is told in docs/protoc
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import struct
@@ -27,7 +28,7 @@ class CheckpointError(Exception):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a checkpoint is of: the keys, where the data stood, and where the parts are."""
+    """What a checkpoint is of: the keys, where the data stood, and in which folder the parts of which servers are."""
 
     format: str
     parts: str
@@ -35,6 +36,7 @@ class Manifest(msgspec.Struct, frozen=True):
     keys: List[KeySpec]
     position: Position
     optimizers: Dict[str, Any]
+    servers: List[str] = []
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -87,13 +89,27 @@ class Part:
 
 
 def commit(folder: Path, manifest: Manifest) -> None:
-    """Make a checkpoint whose parts are written the one that `folder` holds, and delete the one before."""
+    """Make a checkpoint whose parts are written the one that `folder` holds, and delete the one before.
+
+    Raises:
+        OSError: it cannot be written; the one before is still there.
+    """
     partial = folder / "manifest.json.partial"
-    partial.write_bytes(msgspec.json.encode(manifest))
+    with open(partial, "wb") as file:
+        file.write(msgspec.json.encode(manifest))
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(partial, folder / "manifest.json")
     for other in folder.iterdir():
         if other.is_dir() and other.name.startswith("parts-") and other.name != manifest.parts:
-            shutil.rmtree(other)
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def give_up(folder: Path, parts: str) -> None:
+    """Delete what was written of a checkpoint that is not whole."""
+    shutil.rmtree(folder / parts, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        (folder / "manifest.json.partial").unlink()
 
 
 # ------------------------------------------------------------------------------------------------------- reading
@@ -123,7 +139,11 @@ class Reader:
     def __init__(self, folder: Path) -> None:
         self.manifest = read_manifest(folder)
         self._found: Dict[Tuple[int, str, int, int], Tuple[np.ndarray, Entry]] = {}
-        for path in sorted((folder / self.manifest.parts).glob("*.part")):
+        parts = folder / self.manifest.parts
+        for server in self.manifest.servers:
+            if not (parts / f"{server}.part").exists():
+                raise CheckpointError(f"the checkpoint in {folder} is not whole: {parts.name}/{server}.part is missing")
+        for path in sorted(parts.glob("*.part")):
             for entry, blobs in _read_part(path):
                 self._found[entry.store, entry.key, entry.start, entry.stop] = (blobs, entry)
 

@@ -11,6 +11,7 @@ import logging
 import signal
 import sys
 import time
+import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import Iterator, Optional, Tuple
@@ -34,7 +35,7 @@ class Coordinator:
         restored = checkpoint.read_manifest(Path(settings.restore)) if settings.restore else None
         if restored is not None:
             settings = replace(settings, slice_bytes=restored.slice_bytes)
-        self.machine = CoordinatorMachine(settings, restored)
+        self.machine = CoordinatorMachine(settings, restored, run=uuid.uuid4().hex[:8])
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.linger = LINGER_MS
@@ -62,14 +63,25 @@ class Coordinator:
         except (m.ProtocolError, InvalidTransition) as error:
             logger.error("%s: %s", sender, error)
             outbox = [(sender, m.Refused(reason=str(error).splitlines()[0]))]
-        self._write_manifests()
-        self._send(outbox)
+        self._send([*outbox, *self._complete_checkpoints()])
 
-    def _write_manifests(self) -> None:
-        """Complete checkpoints before anyone is told of them."""
-        manifests, self.machine.job.manifests = self.machine.job.manifests, []
-        for folder, manifest in manifests:
-            checkpoint.commit(Path(folder), manifest)
+    def _complete_checkpoints(self) -> Outbox:
+        """Make what the servers wrote checkpoints, or delete it; returns the answers to who asked."""
+        outbox: Outbox = []
+        written, self.machine.job.written = self.machine.job.written, []
+        for one in written:
+            folder, error = Path(one.folder), one.error
+            try:
+                if not error:
+                    checkpoint.commit(folder, one.manifest)
+            except OSError as failure:
+                error = f"{folder}/manifest.json cannot be written: {failure.strerror}"
+            if error:
+                checkpoint.give_up(folder, one.manifest.parts)
+                error = f"there is no new checkpoint, and the job goes on: {error}"
+            body = {} if error else {"folder": one.folder, "step": one.manifest.position.step}
+            outbox.append((one.client, m.Reply(request=one.request, error=error, body=body)))
+        return outbox
 
     def _send(self, outbox: Outbox) -> None:
         for name, data in encoded(outbox):

@@ -22,10 +22,11 @@ class CoordinatorMachine:
     Args:
         settings: what all processes of the job agree on.
         restored: the checkpoint that the job goes on from, if it does.
+        run: tells this run's checkpoints from those that a folder holds of others.
     """
 
-    def __init__(self, settings: JobSettings, restored: Optional[Manifest] = None) -> None:
-        self.job = JobState(settings, restored)
+    def __init__(self, settings: JobSettings, restored: Optional[Manifest] = None, run: str = "0") -> None:
+        self.job = JobState(settings, restored, run=run)
         self._planner = Planner(self.job)
         self._deferred: List[m.Register] = []  # that came while a plan was under way
 
@@ -206,6 +207,7 @@ class CoordinatorMachine:
         plan = self.job.planned(message.generation, f"{sender} reports in force")
         plan.moving.discard(sender)
         plan.bytes_in += message.bytes_in
+        plan.unsaved = plan.unsaved or message.unsaved
         plan.migration_seconds = max(plan.migration_seconds, message.seconds)
 
     # ---------------------------------------------------------------------------------------------- requests

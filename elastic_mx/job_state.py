@@ -37,6 +37,17 @@ class Process:
     progress: Optional[m.Progress] = None
 
 
+@dataclass(frozen=True)
+class Written:
+    """What the servers wrote at a cut, and who asked for it; `error` tells why it is no checkpoint."""
+
+    client: str
+    request: int
+    folder: str
+    manifest: Manifest
+    error: str
+
+
 @dataclass
 class Plan:
     """The generation that is being brought in, and how far that is. Times as `CoordinatorMachine.handle` takes them."""
@@ -54,6 +65,7 @@ class Plan:
     unsettled: Set[str] = field(default_factory=set)  # workers that have not told what the change cost them
     moving: Set[str] = field(default_factory=set)  # servers that send or await slices
     bytes_in: int = 0
+    unsaved: str = ""  # why a server could not write its part of the checkpoint
     migration_seconds: float = 0.0
     stall_seconds: float = 0.0
     median_step_seconds: float = 0.0
@@ -76,11 +88,12 @@ class JobState:
     gone: Set[str] = field(default_factory=set)  # that ended or were sent away: what they say does not count
     requests: List[Tuple[str, int, float]] = field(default_factory=list)  # for a size: client, request, when
     checkpoints: List[Tuple[str, int, str]] = field(default_factory=list)  # asked for: client, request, folder
-    manifests: List[Tuple[str, Manifest]] = field(default_factory=list)  # to be written before anything is sent
+    written: List[Written] = field(default_factory=list)  # to be completed, and answered
     resizes: List[Dict[str, Any]] = field(default_factory=list)  # what each cost, for `status`
     optimizers: Dict[int, m.SetOptimizer] = field(default_factory=dict)  # by store
     first_steps: List[Tuple[int, int]] = field(default_factory=list)  # of each generation: its step, its workers
     over: bool = False
+    run: str = "0"  # tells this run's checkpoints from those that a folder holds of others
     story: Deque[str] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
     out: Outbox = field(default_factory=list)
 

@@ -159,11 +159,15 @@ class Report(Message, frozen=True):
 
 
 class InForce(Message, frozen=True):
-    """A server has all slices of its table, and those that left it were acknowledged."""
+    """A server has all slices of its table, and those that left it were acknowledged.
+
+    `unsaved`: why it could not write its part of the plan's checkpoint; empty where it could, or none was asked for.
+    """
 
     generation: int
     bytes_in: int
     seconds: float
+    unsaved: str = ""
 
 
 class Goodbye(Message, frozen=True):

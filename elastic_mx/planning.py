@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Tuple
 
 from elastic_mx import messages as m
 from elastic_mx.checkpoint import FORMAT, Manifest
-from elastic_mx.job_state import JobState, Plan, Process, by_number, members
+from elastic_mx.job_state import JobState, Plan, Process, Written, by_number, members
 from elastic_mx.table import Table
 
 
@@ -148,7 +148,7 @@ class Planner:
             moving={*job.generation.servers, *generation.servers},
         )
         plan.checkpoints, job.checkpoints = job.checkpoints[:1], job.checkpoints[1:]
-        folder = "".join(f"{place}/{_parts(generation.number)}" for _, _, place in plan.checkpoints)
+        folder = "".join(f"{place}/{self._parts(generation)}" for _, _, place in plan.checkpoints)
         carry = bool(folder) or bool(job.joining(plan))
         prepare = m.Prepare(generation=generation, moves=plan.moves, checkpoint=folder, carry=carry)
         for name in concerned:
@@ -218,20 +218,24 @@ class Planner:
             job.finished.add(name)
             job.send(name, m.Release(reason="its slices are with other servers"))
         for client, request, folder in plan.checkpoints:
-            job.manifests.append((folder, self._manifest(plan)))
-            job.send(client, m.Reply(request=request, body={"folder": folder, "step": plan.step}))
+            servers = sorted({*before.servers, *plan.generation.servers})
+            job.written.append(Written(client, request, folder, self._manifest(plan, servers), plan.unsaved))
         if set(members(before)) == set(members(plan.generation)):
             return
         job.resizes.append(cost(plan, before, [asked for _, _, asked in job.requests]))
         if all(job.target[role] == job.size(role) for role in job.target):
             job.answer(job.resizes[-1])
 
-    def _manifest(self, plan: Plan) -> Manifest:
+    def _manifest(self, plan: Plan, servers: List[str]) -> Manifest:
         """What makes the parts that the servers wrote a checkpoint."""
         job = self.job
         optimizers = {str(store): optimizer.description for store, optimizer in job.optimizers.items()}
-        parts = _parts(plan.generation.number)
-        return Manifest(FORMAT, parts, job.settings.slice_bytes, job.table.keys, plan.position, optimizers)
+        parts = self._parts(plan.generation)
+        return Manifest(FORMAT, parts, job.settings.slice_bytes, job.table.keys, plan.position, optimizers, servers)
+
+    def _parts(self, generation: m.Generation) -> str:
+        """The name of the folder for the parts of the checkpoint that `generation` begins with."""
+        return f"parts-{self.job.run}-{generation.number}"
 
 
 def cost(plan: Plan, before: m.Generation, asked: List[float]) -> Dict[str, Any]:
@@ -260,8 +264,3 @@ def cost(plan: Plan, before: m.Generation, asked: List[float]) -> Dict[str, Any]
         "workers": len(plan.generation.workers),
         "servers": len(plan.generation.servers),
     }
-
-
-def _parts(generation: int) -> str:
-    """The name of the folder for the parts of the checkpoint that generation `generation` begins with."""
-    return f"parts-{generation}"

@@ -65,6 +65,7 @@ class Server:
         self._cut_at = 0.0
         self._released = False
         self._writer: Optional[threading.Thread] = None
+        self._unsaved = ""
         self.machine: Optional[sm.ServerMachine] = None
 
     # ------------------------------------------------------------------------------------------------- control
@@ -335,7 +336,14 @@ class Server:
         for s in instruction.slices:
             [(structure, _)], arrays = self.values.dump_states([s])
             part.add(self.catalog.key_of[s], s, self.values.bytes_of(s), structure, arrays)
-        self._writer = threading.Thread(target=part.write, args=(Path(instruction.folder), self.name), daemon=True)
+
+        def write() -> None:
+            try:
+                part.write(Path(instruction.folder), self.name)
+            except OSError as error:
+                self._unsaved = f"{self.name} cannot write its part in {instruction.folder}: {error.strerror}"
+
+        self._writer = threading.Thread(target=write, daemon=True)
         self._writer.start()
 
     def _restore(self, welcome: m.Welcome) -> None:
@@ -379,8 +387,10 @@ class Server:
         """The generation is in force here; the seconds are those from the first slice sent to the last received."""
         self.catalog.move(list(self._moves.pop(generation).values()))
         seconds = time.monotonic() - self._cut_at if self._cut_at else 0.0
-        self._link.send(m.InForce(generation=generation, bytes_in=self._bytes_in, seconds=seconds))
-        self._bytes_in, self._cut_at = 0, 0.0
+        self._link.send(
+            m.InForce(generation=generation, bytes_in=self._bytes_in, seconds=seconds, unsaved=self._unsaved)
+        )
+        self._bytes_in, self._cut_at, self._unsaved = 0, 0.0, ""
 
 
 def main() -> None:

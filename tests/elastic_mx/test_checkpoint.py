@@ -28,8 +28,11 @@ def test_a_job_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(tmp_path, upda
         reply = job.request(m.Checkpoint(request=1, folder=str(saved)))
         assert reply.error == ""
         assert set(job.wait().values()) == {0}
+    parts = list(saved.glob("parts-*"))
     with Job("gluon.py", workers=3, servers=2, out=after, restore=saved, **env) as job:
+        assert job.request(m.Checkpoint(request=1, folder=str(saved))).error == ""
         assert set(job.wait().values()) == {0}
+    assert len(parts) == 1 and not parts[0].exists(), "never written over, but replaced when the next one was whole"
     step = reply.body["step"]
     first, second = results(before), results(after)
     used = [i for record, _ in first.values() for _, batch in record["used"][:step] for i in batch]
@@ -48,7 +51,10 @@ def test_a_part_that_is_cut_off_is_found_out(tmp_path):
     with Job("rounds.py", workers=1, servers=1, STEPS=100000, PAUSE=0.01, STOP=tmp_path / "stop") as job:
         job.wait_for_step(3)
         assert job.request(m.Checkpoint(request=1, folder=str(tmp_path))).error == ""
-        assert job.request(m.Checkpoint(request=2, folder=str(tmp_path))).error == ""
+        (tmp_path / "taken").write_text("")
+        refused = job.request(m.Checkpoint(request=2, folder=str(tmp_path / "taken")))
+        assert refused.error.startswith("there is no new checkpoint, and the job goes on: server-0 cannot write")
+        assert job.request(m.Checkpoint(request=3, folder=str(tmp_path))).error == ""
         (tmp_path / "stop").touch()
         assert set(job.wait().values()) == {0}
     parts = list(tmp_path.glob("parts-*/server-0.part"))
@@ -57,4 +63,7 @@ def test_a_part_that_is_cut_off_is_found_out(tmp_path):
     with open(parts[0], "r+b") as file:
         file.truncate(parts[0].stat().st_size - 10)
     with pytest.raises(CheckpointError, match=r"server-0.part is damaged: it ends after"):
+        Reader(tmp_path)
+    parts[0].unlink()
+    with pytest.raises(CheckpointError, match=r"is not whole: parts-.*/server-0.part is missing"):
         Reader(tmp_path)
