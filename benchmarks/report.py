@@ -23,6 +23,7 @@ RUNS: Tuple[Tuple[str, ...], ...] = (
     ("resize", "--transport", "tcp", "--rounds", "3"),
     ("scale",),
     ("policies", "--quick"),
+    ("paper", "--quick"),
     ("service_scale",),
     ("ten_jobs",),
     ("live",),

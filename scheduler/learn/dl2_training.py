@@ -103,10 +103,18 @@ class Online:
         agent: changed in place.
         new_simulator: draws a fresh simulated cluster with a trace.
         clusters: simulated clusters driven side by side.
+        private: federated training (section 6.5): decisions never leave their cluster, which has a replay buffer of
+            its own, and after each of its slots applies a gradient from that alone to the common networks, as in A3C.
+            Ours take turns, so no gradient is stale.
     """
 
     def __init__(
-        self, agent: Dl2Agent, new_simulator: NewSimulator, rng: np.random.Generator, clusters: int = 16
+        self,
+        agent: Dl2Agent,
+        new_simulator: NewSimulator,
+        rng: np.random.Generator,
+        clusters: int = 16,
+        private: bool = False,
     ) -> None:
         params = agent.params
         self.agent, self.new_simulator, self.rng = agent, new_simulator, rng
@@ -114,7 +122,9 @@ class Online:
         self.critic = torch.optim.Adam(agent.value.parameters(), lr=params.online_rate)
         self._fleet = Fleet(agent, [new_simulator(rng) for _ in range(clusters)], rng, self._ended)
         width = state_size(params.jobs, len(agent.types))
-        self.replay = Replay(params.replay, width, ACTIONS * params.jobs + 1)
+        self._buffers = [
+            Replay(params.replay, width, ACTIONS * params.jobs + 1) for _ in range(clusters if private else 1)
+        ]
         self._seen: Dict[str, List[float]] = {}
         self.slots = 0
         self.traces = 0
@@ -131,24 +141,25 @@ class Online:
     def _ended(self, k: int, slot: Slot) -> None:
         self.slots += 1
         self._note("reward", slot.reward)
+        replay = self._buffers[k % len(self._buffers)]
         if slot.actions:
-            self._store(slot)
+            self._store(slot, replay)
         if slot.following is None:
             ended = self._fleet.drivers[k].simulator
             self.traces += 1
             self._note("train_jct", float((ended.end - ended.trace.arrival).mean()))
             self._fleet.renew(k, self.new_simulator(self.rng))
-        if self._learn and len(self.replay) == self.replay.size:
-            for name, value in self.update().items():
+        if self._learn and len(replay) == replay.size:
+            for name, value in self.update(replay).items():
                 self._note(name, value)
 
     def _note(self, name: str, value: float) -> None:
         self._seen.setdefault(name, []).append(value)
 
-    def _store(self, slot: Slot) -> None:
+    def _store(self, slot: Slot, replay: Replay) -> None:
         k, states = len(slot.actions), np.stack(slot.states)
         following = np.zeros_like(states[0]) if slot.following is None else slot.following
-        self.replay.add(
+        replay.add(
             Batch(
                 states=states,
                 following=np.broadcast_to(following, states.shape),
@@ -160,10 +171,10 @@ class Online:
             )
         )
 
-    def update(self) -> Dict[str, float]:
-        """One step of actor and critic on a replayed batch."""
+    def update(self, replay: Replay) -> Dict[str, float]:
+        """One step of actor and critic on a batch from a buffer."""
         params, agent = self.agent.params, self.agent
-        batch = self.replay.sample(params.batch, self.rng)
+        batch = replay.sample(params.batch, self.rng)
         states, rewards = torch.from_numpy(batch.states), torch.from_numpy(batch.rewards)
         value_loss = torch.zeros(())
         if params.actor_critic:
@@ -177,7 +188,7 @@ class Online:
             value_loss.backward()
             self.critic.step()
         else:
-            advantage = rewards - self.replay.mean_reward
+            advantage = rewards - replay.mean_reward
         advantage = advantage / (advantage.std() + 1e-6)
         logits = agent.policy(states).masked_fill(~torch.from_numpy(batch.allowed), -1e9)
         log_probs = functional.log_softmax(logits, dim=1)

@@ -57,7 +57,7 @@ class Scenario(Held):
         workload: cluster, job types, arrivals.
         peaks: most arrivals per slot; traces take them in turn. Empty: as the workload says.
         types: job types that are drawn, by index; None for all.
-        epoch_error, speed_error: as in ``SimulatorSettings``.
+        epoch_error, speed_error, speed_variation: as in ``SimulatorSettings``.
         resize_cost: what resizes cost.
         jobs: jobs per trace; None: as the workload says.
         seed: of all streams.
@@ -68,6 +68,7 @@ class Scenario(Held):
     types: Optional[Tuple[int, ...]] = None
     epoch_error: float = 0.0
     speed_error: float = 0.0
+    speed_variation: float = 0.0
     resize_cost: Optional[ResizeCost] = None
     jobs: Optional[int] = None
     seed: int = 0
@@ -75,7 +76,11 @@ class Scenario(Held):
     @property
     def settings(self) -> SimulatorSettings:
         return SimulatorSettings(
-            epoch_error=self.epoch_error, speed_error=self.speed_error, resize_cost=self.resize_cost, check=False
+            epoch_error=self.epoch_error,
+            speed_error=self.speed_error,
+            speed_variation=self.speed_variation,
+            resize_cost=self.resize_cost,
+            check=False,
         )
 
     def simulator(self, rng: np.random.Generator) -> Simulator:

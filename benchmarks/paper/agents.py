@@ -1,0 +1,89 @@
+"""Makes the ``dl2`` agents that experiments compare, each within the same budget, and keeps them in files."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Dict, List, Sequence, Tuple
+
+import numpy as np
+
+from benchmarks.paper.settings import Budget, Recipe
+from scheduler.learn import checkpoint
+from scheduler.learn.dl2 import Dl2Agent
+from scheduler.learn.dl2_training import Online, WarmUp
+from scheduler.learn.params import Dl2Params
+from scheduler.learn.rollout import mean_jcts
+from scheduler.learn.scenario import VALIDATION, Scenario
+from scheduler.policies import make
+from scheduler.workload import Workload
+
+Curve = List[Tuple[int, float]]  # slots of reinforcement so far, mean JCT on the validation traces
+SEED = 3
+
+
+def made(
+    recipe: Recipe, workload: Workload, peaks: Sequence[int], budget: Budget, directory: Path
+) -> Tuple[Dl2Agent, Curve]:
+    """The agent of a recipe and how it came along; from its file, if it was made before.
+
+    The agent is the best of its rounds of reinforcement on the validation traces, as the paper's authors choose it.
+    """
+    limits = (workload.name, workload.max_servers, workload.max_workers)
+    key = hashlib.sha256(repr((recipe, limits, tuple(peaks), budget)).encode()).hexdigest()[:16]
+    path = directory / f"{key}.pt"
+    if path.is_file():
+        data = checkpoint.load(path)
+        return Dl2Agent.from_plain(data, str(path)), [(int(x), float(y)) for x, y in data["made"]["curve"]]
+    scenario = Scenario(workload, peaks=tuple(peaks), seed=SEED)
+    if recipe.online is None:
+        agent, curve = _imitate(recipe, scenario, budget), []
+    else:
+        if recipe.teacher:
+            agent, _ = made(replace(recipe, online=None, federated=0), workload, peaks, budget, directory)
+        else:
+            agent = _new(recipe, scenario)
+        agent, curve = _reinforce(agent, recipe, scenario, budget)
+    checkpoint.save({**agent.plain(), "made": {"recipe": repr(recipe), "curve": [list(at) for at in curve]}}, path)
+    return agent, curve
+
+
+def _new(recipe: Recipe, scenario: Scenario) -> Dl2Agent:
+    return Dl2Agent(Dl2Params(**dict(recipe.params)), scenario.type_names(), seed=SEED)
+
+
+def _imitate(recipe: Recipe, scenario: Scenario, budget: Budget) -> Dl2Agent:
+    agent = _new(recipe, scenario)
+    shown = replace(scenario, types=recipe.types)
+    warm = WarmUp(agent, make(recipe.teacher), shown.simulator, shown.training_rng())
+    for _ in range(budget.warm):
+        for _ in range(budget.watched):
+            warm.watch()
+        warm.learn(budget.updates)
+    return agent
+
+
+def _reinforce(agent: Dl2Agent, recipe: Recipe, scenario: Scenario, budget: Budget) -> Tuple[Dl2Agent, Curve]:
+    own = agent.params
+    agent.params = replace(own, **dict(recipe.online or ()))
+    rng = np.random.default_rng([SEED, 7])
+    learner = Online(agent, scenario.simulator, rng, recipe.federated or 16, private=recipe.federated > 0)
+    curve, best = [(0, _validate(agent, scenario, budget))], _copy(agent.plain())
+    for _ in range(budget.online):
+        learner.play(budget.slots)
+        curve.append((learner.slots, _validate(agent, scenario, budget)))
+        if curve[-1][1] == min(jct for _, jct in curve):
+            best = _copy(agent.plain())
+    agent = Dl2Agent.from_plain(best, "in memory")
+    agent.params = own
+    return agent, curve
+
+
+def _validate(agent: Dl2Agent, scenario: Scenario, budget: Budget) -> float:
+    return round(float(np.mean(mean_jcts(agent, scenario.held_out(budget.validation, VALIDATION)))), 4)
+
+
+def _copy(plain: Dict[str, Any]) -> Dict[str, Any]:
+    nets = {name: {key: value.clone() for key, value in plain[name].items()} for name in ("policy_net", "value_net")}
+    return {**plain, **nets}

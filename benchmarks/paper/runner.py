@@ -1,0 +1,106 @@
+"""Runs the settings of experiments and keeps what came of them in a file, so that a run goes on where it was ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Callable, Dict, Optional
+
+import numpy as np
+
+from benchmarks.paper.agents import made
+from benchmarks.paper.settings import Budget, Experiment, Recipe, Row, Setting, Table
+from scheduler.learn.dl2 import Dl2, Dl2Agent
+from scheduler.learn.rollout import mean_jcts
+from scheduler.learn.scenario import TEST, Scenario
+from scheduler.policies import make
+from scheduler.workload import Workload
+
+SEED = 20271  # of the test traces; the agents that ship were trained with other seeds, on other streams
+PEAKS = (1, 2, 3)
+
+
+class Store:
+    """The results file: by experiment and setting a row, and a digest of what was run for it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: Dict[str, Dict[str, Row]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+    def get(self, experiment: str, setting: str, digest: str) -> Optional[Row]:
+        row = self.rows.get(experiment, {}).get(setting)
+        return row if row is not None and row["digest"] == digest else None
+
+    def put(self, experiment: str, setting: str, row: Row) -> None:
+        self.rows.setdefault(experiment, {})[setting] = row
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path.with_name(self.path.name + ".partial")
+        partial.write_text(json.dumps(self.rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(partial, self.path)
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs what is not in the store yet.
+
+    Attributes:
+        agents: directory of the agents that are trained on the way; settings that need the same one share it.
+        say: is told of each setting that was run.
+    """
+
+    workload: Workload
+    budget: Budget
+    store: Store
+    agents: Path
+    say: Callable[[str], None] = lambda text: None
+
+    def run(self, experiment: Experiment) -> Table:
+        table: Table = {}
+        for setting in experiment.settings:
+            digest = self._digest(setting)
+            row = self.store.get(experiment.name, setting.name, digest)
+            if row is None:
+                began = time.process_time()
+                row = {**self._judge(setting), "digest": digest, "cpu_s": round(time.process_time() - began, 1)}
+                self.store.put(experiment.name, setting.name, row)
+                self.say(f"{experiment.name} {setting.name}: {row['jct']:.2f} slots, {row['cpu_s']:.0f} CPU seconds")
+            table[setting.name] = row
+        return table
+
+    def finished(self, experiment: Experiment) -> Optional[Table]:
+        """Its table if all of its settings have been run."""
+        table: Table = {}
+        for setting in experiment.settings:
+            row = self.store.get(experiment.name, setting.name, self._digest(setting))
+            if row is None:
+                return None
+            table[setting.name] = row
+        return table
+
+    def _digest(self, setting: Setting) -> str:
+        return f"{setting.digest(self.budget)} {self.workload.name}"
+
+    def _judge(self, setting: Setting) -> Row:
+        workload = self.workload
+        if setting.limit:
+            workload = replace(workload, max_servers=setting.limit, max_workers=setting.limit)
+        scenario = Scenario(workload, peaks=_peaks(workload), seed=SEED, **dict(setting.scenario))
+        if isinstance(setting.who, Recipe):
+            agent, curve = made(setting.who, workload, scenario.peaks, self.budget, self.agents)
+            return {"jct": _jct(agent, scenario, self.budget.traces), "curve": curve}
+        policy = make(setting.who)
+        if isinstance(policy, Dl2):
+            return {"jct": _jct(policy.agent, scenario, self.budget.traces)}
+        return {"jct": round(scenario.mean_jct(policy, self.budget.traces, TEST), 4)}
+
+
+def _jct(agent: Dl2Agent, scenario: Scenario, traces: int) -> float:
+    """As ``Scenario.mean_jct``, all traces in lockstep."""
+    return round(float(np.mean(mean_jcts(agent, scenario.held_out(traces, TEST)))), 4)
+
+
+def _peaks(workload: Workload) -> Any:
+    return tuple(peak for peak in PEAKS if peak in workload.arrivals) or ()
