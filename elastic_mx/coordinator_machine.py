@@ -118,6 +118,10 @@ class CoordinatorMachine:
         if job.settings.drop_in and job.generation is not None and sender in job.generation.workers:
             # Its script dealt itself fewer samples; the others go on without it.
             job.target["worker"] = max(1, job.target["worker"] - 1)
+        for name, process in job.processes.items():
+            # One that came too late for a channel to it would wait for this worker's markers.
+            if process.role == "server" and name not in message.told:
+                job.send(name, m.Left(worker=sender))
         if job.plan is not None:
             job.plan.awaited.discard(sender)
             job.plan.unswitched.discard(sender)

@@ -171,7 +171,9 @@ class InForce(Message, frozen=True):
 
 
 class Goodbye(Message, frozen=True):
-    """A worker's script has ended, or a released process leaves."""
+    """A worker's script has ended. `told`: the servers to which it has sent the end of its channel."""
+
+    told: List[str] = []
 
 
 class Exited(Message, frozen=True):
@@ -213,7 +215,7 @@ class Welcome(Message, frozen=True):
     """The answer to Register. `joining`: the job trains already and the process becomes a member later.
 
     `keys` and `optimizers` are those known so far; `restored` is where the data stood in the checkpoint that the job
-    goes on from, if it does.
+    goes on from, if it does; `left` are the members that have ended already.
     """
 
     name: str
@@ -223,6 +225,13 @@ class Welcome(Message, frozen=True):
     keys: List[PlacedKey] = []
     optimizers: List[SetOptimizer] = []
     restored: Optional[Position] = None
+    left: List[str] = []
+
+
+class Left(Message, frozen=True):
+    """Tells a server that a worker has ended which never had a channel to it."""
+
+    worker: str
 
 
 class Refused(Message, frozen=True):
@@ -326,7 +335,19 @@ FromProcess = Union[
     Stop,
 ]
 FromCoordinator = Union[
-    Welcome, Refused, KeysPlaced, Prepare, Commit, Drop, Begin, NewGeneration, SetOptimizer, Launch, Release, Reply
+    Welcome,
+    Refused,
+    KeysPlaced,
+    Prepare,
+    Commit,
+    Drop,
+    Begin,
+    NewGeneration,
+    SetOptimizer,
+    Left,
+    Launch,
+    Release,
+    Reply,
 ]
 
 _encoder = msgspec.msgpack.Encoder()

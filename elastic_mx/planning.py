@@ -51,6 +51,7 @@ class Planner:
                 keys=job.table.all_placed(),
                 optimizers=list(job.optimizers.values()),
                 restored=job.restored.position if job.restored and not joining else None,
+                left=[worker for worker in job.generation.workers if worker in job.finished],
             ),
         )
 

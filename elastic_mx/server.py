@@ -112,12 +112,16 @@ class Server:
                 self._restore(message)
             for optimizer in message.optimizers:
                 self._set_optimizer(optimizer.store, optimizer.description)
+            for worker in message.left:
+                self._carry_out(self.machine.leave(worker))
             if message.joining:
                 self._link.send(m.Ready())
         elif isinstance(message, m.Release):
             self._released = True
         elif self.machine is None:
             logger.warning("%s before Welcome", message)
+        elif isinstance(message, m.Left):
+            self._carry_out(self.machine.leave(message.worker))
         elif isinstance(message, m.KeysPlaced):
             self._on_keys(message.keys)
         elif isinstance(message, m.SetOptimizer):

@@ -633,7 +633,7 @@ class Worker:
         for channel in self._traffic.channels.values():
             self._traffic.send(channel.server, wire.Leave())
             channel.socket.close()
-        self._link.send(m.Goodbye())
+        self._link.send(m.Goodbye(told=list(self._traffic.channels)))
         self._link.socket.close()
         self._context.term()
         return True

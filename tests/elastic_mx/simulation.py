@@ -79,10 +79,15 @@ class SimulatedServer:
         if isinstance(message, m.Welcome):
             self.machine = ServerMachine(self.name, message.generation, message.joining, validate=True)
             self.define(message.keys)
+            for worker in message.left:
+                self.carry_out(self.machine.leave(worker))
             if message.joining:
                 self.job.send(self.name, COORDINATOR, m.Ready())
         elif isinstance(message, m.Release):
             self.job.exit(self.name)
+        elif isinstance(message, m.Left):
+            assert machine is not None
+            self.carry_out(machine.leave(message.worker))
         elif isinstance(message, m.KeysPlaced):
             self.define(message.keys)
         elif isinstance(message, m.Prepare):
@@ -188,6 +193,8 @@ class SimulatedWorker:
         self.catalog = Catalog(SLICE_BYTES)
         self.todo: Deque[Tuple[str, int]] = deque()
         self.step: Optional[int] = None
+        # With updates of its own, nothing makes a worker keep step with the others.
+        self.steps = job.rng.randint(1, job.script.steps) if job.script.asynchronous else job.script.steps
         self.defined = False
         self.joining = False
         self.cut = -1
@@ -215,7 +222,7 @@ class SimulatedWorker:
         if self.step is None:
             self.step = machine.begun
         while not self.todo:
-            if self.step + 1 >= self.job.script.steps:
+            if self.step + 1 >= self.steps:
                 return self.finish()
             self.step += 1
             self.todo.extend(self.job.script.actions(self.step))
@@ -246,7 +253,7 @@ class SimulatedWorker:
         self.done = True
         for server in machine.addresses:
             self.job.send(self.name, server, ("leave", []))
-        self.job.send(self.name, COORDINATOR, m.Goodbye())
+        self.job.send(self.name, COORDINATOR, m.Goodbye(told=list(machine.addresses)))
         return True
 
     def key(self, number: int) -> Any:

@@ -111,3 +111,16 @@ def test_the_end_of_all_scripts_is_no_failure():
     played = running()
     played.tell("worker-0", m.Goodbye())
     assert played.to("launcher", m.Release) == [m.Release(reason="every worker has finished", status=0)]
+
+
+def test_a_server_learns_of_workers_that_ended_before_they_had_a_channel_to_it():
+    played = Played(workers=2)
+    played.register("server-0", "worker-0", "worker-1")
+    played.tell("cli", m.Scale(request=1, servers=2))
+    played.register("server-1")
+    played.tell("worker-0", m.Goodbye(told=["server-0"]))
+    assert played.to("server-1", m.Left) == [m.Left(worker="worker-0")]
+    assert played.to("server-0", m.Left) == []
+    played.tell("cli", m.Scale(request=2, servers=3))
+    played.register("server-2")
+    assert played.to("server-2", m.Welcome)[0].left == ["worker-0"]
