@@ -260,7 +260,7 @@ class ElasticKVStore(KVStore):
                         f"rows {rows[0]} to {rows[-1]} of key {entry.spec.key[2:]!r} were asked for, "
                         f"which has rows 0 to {count - 1}"
                     )
-                values = self._worker.pull_rows(entry, rows)
+                values = self._worker.parts.pull_rows(entry, rows)
                 if target.stype == "row_sparse":
                     mx.nd.sparse.row_sparse_array((values, rows), shape=target.shape, dtype=values.dtype).copyto(target)
                 else:
@@ -273,7 +273,7 @@ class ElasticKVStore(KVStore):
             key for (store, name), key in self._worker.catalog.keys.items() if store == self.number and name[1] == ":"
         ]
         keys = [key for key in keys if key.spec.key[:2] in ("i:", "s:")]
-        states.save(fname, keys, self._worker.pull_states(keys), self._description() if dump_optimizer else None)
+        states.save(fname, keys, self._worker.parts.pull_states(keys), self._description() if dump_optimizer else None)
 
     def load_optimizer_states(self, fname: str) -> None:
         """Give the servers the optimizer states that `save_optimizer_states` wrote, on any number of servers.
@@ -283,7 +283,7 @@ class ElasticKVStore(KVStore):
         """
         found = states.load(fname, {name: k for (n, name), k in self._worker.catalog.keys.items() if n == self.number})
         if self._worker.rank == 0:
-            self._worker.push_states(found)
+            self._worker.parts.push_states(found)
 
     def _description(self) -> Any:
         if self._optimizer is None:

@@ -1,7 +1,7 @@
 """A worker's traffic with the servers: keys out through its arenas, values back, many slices in one message.
 
-When an operation may be sent, and by which generation's table, is worker_machine.py's; worker.py's thread, which
-alone may touch the sockets, calls what is here.
+When an operation may be sent, and by which generation's table, is worker_machine.py's; worker_thread.py,
+which alone may touch the sockets, calls what is here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A worker's decisions: which step it is in, whom that step's pushes count for, and when it switches generations.
 
-A pure machine, asked from two sides: the script's thread begins pushes, pulls and data; the client's thread reports
-control messages and finished operations. Sockets, threads and waiting are worker.py's; docs/protocol.md has the rules.
+A pure machine, asked from two sides: the script's thread begins pushes, pulls and data (worker.py); the client's
+thread reports control messages and finished operations (worker_thread.py). docs/protocol.md has the rules.
 """
 
 from __future__ import annotations
@@ -181,6 +181,10 @@ class WorkerMachine:
             if first_step <= step:
                 found = generation
         return found
+
+    def present_members(self) -> Tuple[str, ...]:
+        """The workers of the step that this one is in; itself alone while it is joining."""
+        return (self.name,) if self.joining else self.membership(max(self.begun, 0)).workers
 
     def epoch_began(self, epoch: int, step: int) -> None:
         self.epochs = [*self.epochs[-20:], (epoch, step)]
