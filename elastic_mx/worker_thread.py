@@ -35,6 +35,10 @@ class Released(SystemExit):
     """This worker was removed from its job and its script pushes on: the process ends, with status 0."""
 
 
+class Forked(JobError):
+    """This process is a fork of a worker: it has the worker's arrays, but neither its thread nor its channels."""
+
+
 class WorkerThread:
     """One worker's connections to its job, and the thread that serves them from `start` on.
 
@@ -91,13 +95,22 @@ class WorkerThread:
 
     def start(self) -> None:
         self._thread.start()
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        """This process was just forked from the worker's: whatever needs the job raises from now on."""
+        self.changed._at_fork_reinit()  # type: ignore[attr-defined]  # a thread that is not here may have held it
+        self.error = Forked(
+            f"process {os.getpid()} was forked from {self.name} and has no part in its job: "
+            "use the store in the script's own process"
+        )
 
     # ------------------------------------------------------------------------------------ for other threads
 
     @property
     def failed(self) -> bool:
         """Whether the job can go no further on this worker; what waited for answers was let go without."""
-        return isinstance(self.error, JobError)
+        return isinstance(self.error, JobError) and not isinstance(self.error, Forked)
 
     def submit(self, operation: Operation) -> None:
         """Hand an operation over whose arrays are ready; does not block."""

@@ -23,3 +23,8 @@ def test_an_array_of_another_size_than_its_key_ends_the_job_and_names_the_key(tm
 def test_a_push_that_mxnet_drops_is_not_waited_for_and_the_script_has_not_succeeded(tmp_path):
     with Job("dropped.py", workers=1, servers=1, out=tmp_path) as job:
         assert job.wait(20)["worker-0"] == 1
+
+
+def test_a_fork_of_a_worker_is_told_that_it_has_no_part_in_the_job(tmp_path):
+    with Job("forked.py", workers=1, servers=1, out=tmp_path) as job:
+        assert set(job.wait(30).values()) == {0}
