@@ -6,9 +6,13 @@ import hmac
 from typing import Any, Dict, List, Optional
 
 from fastapi import Depends, FastAPI, HTTPException, Request
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
+from sqlalchemy.exc import SQLAlchemyError
 
 from scheduler.policies import names
+from scheduler.service.database import reason_of
+from scheduler.service.lead import LEASE
 from scheduler.service.service import Service, attempt_of
 from scheduler.service.spec import SpecError, parse_spec
 from scheduler.service.store import Conflict, JobRow
@@ -45,6 +49,11 @@ def create_app(service: Service, token: str = "") -> FastAPI:
 
     app = FastAPI(title="elastic-mx", dependencies=[Depends(allowed)])
     store = service.store
+
+    @app.exception_handler(SQLAlchemyError)
+    def no_record(_: Request, error: SQLAlchemyError) -> JSONResponse:
+        line = f"the service cannot use its record ({reason_of(error)}): jobs train on, try again when that is mended"
+        return JSONResponse({"detail": line}, 503)
 
     def found(name: str) -> JobRow:
         row = store.job(name)
@@ -109,7 +118,7 @@ def create_app(service: Service, token: str = "") -> FastAPI:
     @app.get("/policy")
     def policy() -> Dict[str, Any]:
         shadow = service.shadow.name if service.shadow else None
-        return {"policy": store.setting("policy"), "shadow": shadow, "known": list(names())}
+        return {"policy": store.setting("policy", service.policy.name), "shadow": shadow, "known": list(names())}
 
     @app.put("/policy")
     def set_policy(body: PolicyName) -> Dict[str, Any]:
@@ -118,6 +127,13 @@ def create_app(service: Service, token: str = "") -> FastAPI:
         except (ValueError, OSError, ImportError) as error:
             raise HTTPException(422, f"policy: {error}") from error
         return policy()
+
+    @app.get("/lead")
+    def lead() -> Dict[str, Any]:
+        """Which of several services on the record decides; each of them answers every request."""
+        mine = service.lead
+        leader = store.leader(LEASE, store.clock()) if mine.holder else None
+        return {"leads": mine.held, "leader": leader, "this": mine.holder or None}
 
     @app.get("/changes")
     def changes(since: int = 0, limit: int = 1000) -> List[Dict[str, Any]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import ipaddress
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -22,7 +22,9 @@ from scheduler.service.http import DEFAULT_ADDRESS, ServiceClient, ServiceError
 from scheduler.service.spec import SpecError, parse_duration, read_spec
 
 F = TypeVar("F", bound=Callable[..., Any])
+HOME = Path.home() / ".elastic-mx" / "service"
 POLL_SECONDS = 0.5
+RESTART_SECONDS = 120.0  # that a client which waits for a job lets a service be away
 LIVE = ("waiting", "starting", "running", "ending")
 
 
@@ -42,7 +44,9 @@ def plain_errors(function: F) -> F:
 def client_command(function: F) -> F:
     """The options that all clients have."""
     as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-    service = click.option("--service", metavar="URL", help=f"The service. [default: http://{DEFAULT_ADDRESS}]")
+    service = click.option(
+        "--service", metavar="URL", help=f"The service, or several on one record: A,B. [default: {DEFAULT_ADDRESS}]"
+    )
     return as_json(service(plain_errors(function)))  # type: ignore[no-any-return]
 
 
@@ -57,9 +61,18 @@ def client_command(function: F) -> F:
 @click.option("--nodes", type=click.Path(dir_okay=False, path_type=Path), help="YAML of nodes. [default: this machine]")
 @click.option(
     "--state",
+    metavar="DIR|URL",
+    envvar="ELASTIC_MX_STATE",
+    default=str(HOME),
+    help="A folder for the record and the jobs' folders, or the URL of a PostgreSQL database, which several services "
+    "may share. [env var: ELASTIC_MX_STATE; default: ~/.elastic-mx/service]",
+)
+@click.option(
+    "--jobs",
+    "folder",
+    metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    default=Path.home() / ".elastic-mx" / "service",
-    help="Where the record and the jobs' folders are. [default: ~/.elastic-mx/service]",
+    help="Where the jobs' folders are. [default: jobs in --state, or with a URL ~/.elastic-mx/service/jobs]",
 )
 @click.option(
     "--listen", default=DEFAULT_ADDRESS, show_default=True, help="HOST:PORT; others than loopback need a token."
@@ -70,7 +83,8 @@ def serve(
     shadow: Optional[str],
     slot: str,
     nodes: Optional[Path],
-    state: Path,
+    state: str,
+    folder: Optional[Path],
     listen: str,
 ) -> None:
     """Run the scheduler's service: it starts the jobs that are submitted and resizes them while they train.
@@ -81,38 +95,57 @@ def serve(
     Examples:
       elastic-mx serve --policy drf --slot 10s --state runs/service
       elastic-mx serve --policy dl2x --shadow drf --nodes nodes.yaml
+      elastic-mx serve --state postgresql://scheduler@db/elastic --listen 127.0.0.1:8643
     """
+    from scheduler.service.lead import Alone, Lease
     from scheduler.service.local import LocalCluster, read_nodes, this_machine
     from scheduler.service.service import Service
     from scheduler.service.store import Store, StoreError
 
     host, port, token = _address(listen)
+    seconds = _seconds("--slot", slot)
     try:
-        seconds = parse_duration(slot)
-        if seconds <= 0:
-            raise ValueError("must be more than nothing")
-    except ValueError as error:
-        raise click.UsageError(f"--slot: {slot!r}: {error}") from error
-    try:
+        shared = "://" in state
         store = Store(state)
-        lock = open(state / "lock", "w")  # noqa: SIM115  (held as long as the service lives)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise click.ClickException(f"{state}: another service has this --state") from error
-        cluster = LocalCluster(state.resolve() / "jobs", read_nodes(nodes) if nodes else this_machine())
-        service = Service(store, cluster, seconds, policy, agent, shadow)
+        folder = (folder or (HOME if shared else Path(state)) / "jobs").resolve()
+        if shared:
+            _claim(store, folder)
+        name = f"{socket.gethostname()} {listen} {uuid.uuid4().hex[:8]}"
+        lead = Lease(store, name) if shared else Alone(store, Path(state))
+        cluster = LocalCluster(folder, read_nodes(nodes) if nodes else this_machine())
+        service = Service(store, cluster, seconds, policy, agent, shadow, lead)
     except (StoreError, SpecError, ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: service.stop())
     server = _listen(service, host, port, token)
     where = f"http://{host}:{port}"
-    click.echo(f"{where}: policy {policy}, slots of {seconds:g} s, {len(cluster.nodes())} nodes, state in {state}")
+    click.echo(
+        f"{where}: policy {policy}, slots of {seconds:g} s, {len(cluster.nodes())} nodes, state in {store.shown}"
+    )
     sys.stdout.flush()
     service.run()
     server.should_exit = True
     store.close()
+
+
+def _seconds(option: str, text: str) -> float:
+    try:
+        seconds = parse_duration(text)
+        if seconds <= 0:
+            raise ValueError("must be more than nothing")
+    except ValueError as error:
+        raise click.UsageError(f"{option}: {text!r}: {error}") from error
+    return seconds
+
+
+def _claim(store: Any, folder: Path) -> None:
+    """Sees to it that all services of a record find its jobs' folders: with a local cluster, on one machine."""
+    place = f"{socket.gethostname()}:{folder}"
+    known = store.setting("jobs", place)
+    if known != place and store.jobs(live=True):
+        raise click.ClickException(f"--jobs: this record's jobs run in {known}, not in {place}: serve them there")
+    store.set("jobs", place)
 
 
 def _address(listen: str) -> Any:
@@ -166,7 +199,7 @@ def submit(file: Path, wait: bool, key: Optional[str], service: Optional[str], a
     body = client.ask("POST", "/jobs", {"spec": spec.plain(), "key": key or uuid.uuid4().hex})
     while wait and body["state"] in LIVE:
         time.sleep(POLL_SECONDS)
-        body = client.ask("GET", f"/jobs/{quote(spec.name)}")
+        body = client.ask("GET", f"/jobs/{quote(spec.name)}", patience=RESTART_SECONDS)
     _show(body, as_json, f"{body['name']} is {body['state']}{': ' + body['reason'] if body['reason'] else ''}")
     if wait and body["state"] != "finished":
         sys.exit(body["ended_status"] or 1)
@@ -223,7 +256,8 @@ def logs(job: str, follow: bool, service: Optional[str], as_json: bool) -> None:
     offsets: Dict[str, int] = {}
     while True:
         have = ",".join(f"{name}:{offset}" for name, offset in offsets.items())
-        body = client.ask("GET", f"/jobs/{quote(job)}/logs?offsets={quote(have)}")
+        path = f"/jobs/{quote(job)}/logs?offsets={quote(have)}"
+        body = client.ask("GET", path, patience=RESTART_SECONDS if offsets else 0.0)
         more = False
         for name, piece in body["logs"].items():
             more = more or offsets.get(name) != piece["next"]

@@ -11,11 +11,25 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 BUSY_SECONDS = 20
+CUT_OFF = {  # how long a server that is silent is waited for
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+IDLE_SECONDS = 10  # a service that is halted in the midst of a transaction holds its locks no longer than that
 MIGRATION_LOCK = 0x656C6D78  # any number that nobody else takes
 
 
 class StoreError(RuntimeError):
     """The record cannot be used; one line that says why."""
+
+
+def reason_of(error: BaseException) -> str:
+    """What a database, or anything else, complains of, on one line without the statement that it was given."""
+    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def database_url(where: Union[str, Path]) -> URL:
@@ -45,7 +59,7 @@ def database_url(where: Union[str, Path]) -> URL:
 def engine_of(url: URL) -> Engine:
     try:
         if url.get_backend_name() != "sqlite":
-            return create_engine(url, pool_pre_ping=True)
+            return _postgresql(url)
     except (NoSuchModuleError, ImportError) as error:
         raise StoreError(f"the driver for {url.drivername} is missing: pip install 'elastic-mx[service]'") from error
     engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS})
@@ -65,6 +79,18 @@ def engine_of(url: URL) -> Engine:
         return engine
     with engine.connect():
         os.chmod(str(url.database), 0o600)
+    return engine
+
+
+def _postgresql(url: URL) -> Engine:
+    unsaid = {name: value for name, value in CUT_OFF.items() if name not in url.query}
+    engine = create_engine(url, pool_pre_ping=True, connect_args=unsaid)
+
+    @event.listens_for(engine, "connect")
+    def _on_connect(connection: Any, _: Any) -> None:
+        connection.execute(f"SET idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
+        connection.commit()
+
     return engine
 
 

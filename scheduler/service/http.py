@@ -2,48 +2,74 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
+import time
 import urllib.error
 import urllib.request
 from typing import Any, Optional
 
 DEFAULT_ADDRESS = "127.0.0.1:8642"
 PATIENCE_SECONDS = 30.0
+AGAIN_SECONDS = 1.0
 
 
 class ServiceError(RuntimeError):
     """The service refused, or cannot be reached; one line."""
 
 
+class NoAnswer(ServiceError):
+    """No service could be reached."""
+
+
 class ServiceClient:
-    """Args: the service's URL (ELASTIC_MX_SERVICE, else this machine's); its token is ELASTIC_MX_TOKEN."""
+    """Args: the service's URL (ELASTIC_MX_SERVICE, else this machine's), or those of several on one record, separated
+    by commas: the first that answers is asked. Its token is ELASTIC_MX_TOKEN."""
 
     def __init__(self, url: Optional[str] = None) -> None:
-        self.url = (url or os.environ.get("ELASTIC_MX_SERVICE") or f"http://{DEFAULT_ADDRESS}").rstrip("/")
-        if not self.url.startswith(("http://", "https://")):
-            self.url = f"http://{self.url}"
+        given = url or os.environ.get("ELASTIC_MX_SERVICE") or DEFAULT_ADDRESS
+        bare = [one.strip().rstrip("/") for one in given.split(",") if one.strip()]
+        self.urls = [one if one.startswith(("http://", "https://")) else f"http://{one}" for one in bare]
         self._token = os.environ.get("ELASTIC_MX_TOKEN", "")
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """The answer, from JSON.
+    def ask(self, method: str, path: str, body: Any = None, patience: float = 0.0) -> Any:
+        """The answer, from JSON; where none can be reached, it is tried for ``patience`` seconds.
 
         Raises:
-            ServiceError: the service refused (its reason), or cannot be reached.
+            ServiceError: the service refused (its reason).
+            NoAnswer: it cannot be reached.
         """
+        until = time.monotonic() + patience
+        while True:
+            for url in list(self.urls):
+                try:
+                    answer = self._ask(url, method, path, body)
+                except NoAnswer as error:
+                    last = error
+                    continue
+                self.urls.remove(url)
+                self.urls.insert(0, url)
+                return answer
+            if time.monotonic() >= until:
+                raise last
+            time.sleep(AGAIN_SECONDS)
+
+    def _ask(self, url: str, method: str, path: str, body: Any) -> Any:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._token}"}
-        request = urllib.request.Request(self.url + path, data, headers, method=method)
+        request = urllib.request.Request(url + path, data, headers, method=method)
         try:
             with self._opener.open(request, timeout=PATIENCE_SECONDS) as answer:
                 return json.loads(answer.read())
         except urllib.error.HTTPError as error:
             raise ServiceError(_reason(error)) from error
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
-            raise ServiceError(
-                f"no service answers at {self.url} ({reason}): start one with elastic-mx serve, or say --service"
+            raise NoAnswer(
+                f"no service answers at {', '.join(self.urls)} ({reason}): start one with elastic-mx serve, "
+                "or say --service"
             ) from error
 
 

@@ -6,19 +6,24 @@ way while the loop goes on; a job that ends, refuses or does not answer costs it
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from functools import partial
 from typing import Any, Dict, List, Optional, Set, Tuple
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from scheduler.core import Policy
 from scheduler.policies import make
 from scheduler.service import tables as t
 from scheduler.service.cluster import DONE, Attempt, Cluster, Look, Outcome
+from scheduler.service.database import reason_of
+from scheduler.service.lead import RENEW_SECONDS, Alone, Lead, wait_for
 from scheduler.service.slot import START, Move, Seen, Size, Speeds, ask, misfit, moves, settle, views
 from scheduler.service.snapshot import pack
 from scheduler.service.spec import JobSpec, SpecError
-from scheduler.service.store import JobRow, Store
+from scheduler.service.store import Deposed, JobRow, Store
 
 CHANGE_SECONDS = 60.0  # to take another size; new processes start meanwhile
 SAFE = "drf"
@@ -30,7 +35,14 @@ def policy_of(name: str, agent: Optional[str] = None) -> Policy:
 
 
 class Service:
-    """Args: record, cluster, seconds per slot, the policy's name unless the record has one, and one to ask besides."""
+    """What clients ask, it answers at any time; it serves jobs while it leads.
+
+    Args:
+        store, cluster, slot_seconds: the record, what runs the jobs, and how long a slot lasts.
+        policy: who decides, until clients name another; ``agent``: the file of a learned one.
+        shadow: a policy that is asked besides.
+        lead: shared with the other services of the record, if there may be any.
+    """
 
     def __init__(
         self,
@@ -40,13 +52,16 @@ class Service:
         policy: str,
         agent: Optional[str] = None,
         shadow: Optional[str] = None,
+        lead: Optional[Lead] = None,
     ) -> None:
         self.store, self.cluster, self.slot_seconds = store, cluster, slot_seconds
-        self._agent = agent
+        self.lead: Lead = lead or Alone(store)
+        self._record = self.lead.record  # what a leader writes
+        self._given, self._name, self._agent = policy, policy, agent
+        self._said = ""
         self.policy = policy_of(policy, agent)
         self.shadow = policy_of(shadow) if shadow else None
         self._safe = policy_of(SAFE)
-        store.set("policy", policy)
         self._speeds = Speeds()
         self._poked, self._over = threading.Event(), threading.Event()
         self._lock = threading.Lock()
@@ -55,8 +70,7 @@ class Service:
         self._stopping: Set[int] = set()
         self._saved: Dict[int, float] = {}  # job: when its last checkpoint was asked for
         self._before: Dict[int, Tuple[float, float, Size]] = {}  # job: when, epochs done, size, as last seen
-        self._began = float(store.setting("began") or cluster.now())
-        store.set("began", self._began)
+        self._began = cluster.now()
 
     # ----------------------------------------------------------------------------------- what clients ask for
 
@@ -77,8 +91,7 @@ class Service:
 
     def set_policy(self, name: str) -> None:
         """Changes the policy from the next slot on; ValueError where there is none of that name."""
-        policy = policy_of(name, self._agent)
-        self.policy = policy
+        policy_of(name, self._agent)
         self.store.set("policy", name)
         self.store.tell(self.cluster.now(), "policy", name)
         self.poke()
@@ -94,25 +107,65 @@ class Service:
     # ------------------------------------------------------------------------------------------------- the loop
 
     def run(self) -> None:
-        """Serves until ``stop``."""
-        for row in self.store.jobs(live=True):
+        """Serves until ``stop``, and while it leads."""
+        self.lead.start(self.poke)
+        while wait_for(self.lead, self._over):
+            try:
+                self._take_over()
+                while self.lead.held and not self._over.is_set():
+                    self._serve()
+            except Exception as error:  # the record cannot be used, or another leads: jobs train on
+                self._say(error)
+                self._over.wait(RENEW_SECONDS)
+        self.lead.close()
+        self.cluster.close()
+
+    def _take_over(self) -> None:
+        """Goes on where the service that led before ended, which may have been this one."""
+        now = self.cluster.now()
+        with self._lock:
+            self._changing.clear()
+        for known in (self._quiet, self._stopping, self._saved, self._before):
+            known.clear()
+        if self.lead.holder:
+            self._record.tell(now, "leads", self.lead.holder)
+        self._began = float(self._record.setting("began") or now)
+        self._record.set("began", self._began)
+        self._record.abandon_changes()
+        if self._record.setting("policy given") != self._given:  # not what it was started with before
+            self._record.set("policy given", self._given)
+            self._record.set("policy", self._given)
+        for row in self._record.jobs(live=True):
             if row.state == t.STARTING:
                 self.cluster.begin(attempt_of(row), (row.servers, row.workers))
-        while not self._over.is_set():
-            self._poked.clear()
-            now = self.cluster.now()
-            try:
-                self.slot(now)
-            except Exception as error:  # the next slot may do better; jobs train on
-                self.store.tell(now, "error", f"slot: {type(error).__name__}: {error}")
-            jobs = [attempt_of(row) for row in self.store.jobs(live=True) if row.state != t.WAITING]
-            self.cluster.wait(jobs, self.slot_seconds, self._poked)
-        self.cluster.close()
+
+    def _serve(self) -> None:
+        """A slot, and the time until the next."""
+        self._poked.clear()
+        now = self.cluster.now()
+        try:
+            self.slot(now)
+            self._said = ""
+        except (Deposed, SQLAlchemyError):
+            raise
+        except Exception as error:  # the next slot may do better; jobs train on
+            self._say(error)
+            self._record.tell(now, "error", f"slot: {type(error).__name__}: {reason_of(error)}")
+        jobs = [attempt_of(row) for row in self._record.jobs(live=True) if row.state != t.WAITING]
+        self.cluster.wait(jobs, self.slot_seconds, self._poked)
+
+    def _say(self, error: Exception) -> None:
+        """Tells on stderr what went wrong, once."""
+        line = f"elastic-mx: {type(error).__name__}: {reason_of(error)}"
+        if line != self._said:
+            self._said = line
+            print(line, file=sys.stderr, flush=True)
 
     def slot(self, now: float) -> None:
         """Observes, decides, enacts and records once."""
         began, nodes = time.perf_counter(), self.cluster.nodes()
-        rows = self.store.jobs(live=True)
+        self._take_policy()
+        rows = self._record.jobs(live=True)
         begun = [row for row in rows if row.state != t.WAITING]
         looks = {row.id: look for row, look in zip(begun, self.cluster.observe([attempt_of(row) for row in begun]))}
         rows = [row for row in rows if not self._ended(row, looks.get(row.id), now)]
@@ -128,8 +181,8 @@ class Service:
         besides = ask(self.shadow, self._safe, cluster, view)[0] if self.shadow else None
         decided = time.perf_counter()
         if fallback:
-            self.store.tell(now, "fallback", fallback)
-        decision = self.store.add_decision(
+            self._record.tell(now, "fallback", fallback)
+        decision = self._record.add_decision(
             at=now,
             slot=number,
             slot_seconds=self.slot_seconds,
@@ -142,7 +195,18 @@ class Service:
             snapshot=pack(cluster, view, answer, sizes, besides),
         )
         self._enact(moves(jobs, sizes), {row.id: row for row in rows}, decision, now)
-        self.store.set_decision(decision, enact_ms=1000 * (time.perf_counter() - decided))
+        self._record.set_decision(decision, enact_ms=1000 * (time.perf_counter() - decided))
+
+    def _take_policy(self) -> None:
+        """Takes up the policy that the record names, at whichever service it was set."""
+        name = self._record.setting("policy", self._given)
+        if name == self._name:
+            return
+        self._name = name
+        try:
+            self.policy = policy_of(name, self._agent)
+        except (ValueError, OSError, ImportError) as error:
+            self._record.tell(self.cluster.now(), "error", f"policy: {error}: {self.policy.name} goes on")
 
     # ------------------------------------------------------------------------------------------------ observing
 
@@ -156,7 +220,7 @@ class Service:
             late = row.spec.seconds is not None and now - (row.started_at or now) > row.spec.seconds
             if (row.wish == "cancel" or late) and row.id not in self._stopping:
                 self._stopping.add(row.id)
-                self.store.change_job(row.id, state=t.ENDING)
+                self._record.change_job(row.id, state=t.ENDING)
                 self.cluster.stop(attempt_of(row))
             return False
         if row.wish == "cancel":
@@ -167,8 +231,8 @@ class Service:
             return self._note_end(row, t.FINISHED, look.ended or now, 0, "")
         reason = look.reason or "the process that ran it was killed"
         if row.attempt <= row.spec.retries:
-            self.store.change_job(row.id, state=t.WAITING, servers=0, workers=0, reason=reason)
-            self.store.tell(now, "again", f"attempt {row.attempt} failed: {reason}", row.id)
+            self._record.change_job(row.id, state=t.WAITING, servers=0, workers=0, reason=reason)
+            self._record.tell(now, "again", f"attempt {row.attempt} failed: {reason}", row.id)
             self._before.pop(row.id, None)
             self._saved.pop(row.id, None)
             self.poke()
@@ -179,18 +243,18 @@ class Service:
         """Writes which tasks of a job have died, each once."""
         if not look.failures:
             return
-        told = {event["text"] for event in self.store.events(row.id) if event["kind"] == "task"}
+        told = {event["text"] for event in self._record.events(row.id) if event["kind"] == "task"}
         for line in look.failures:
             text = f"attempt {row.attempt}: {line}"
             if text not in told:
-                self.store.tell(now, "task", text, row.id)
+                self._record.tell(now, "task", text, row.id)
 
     def _note_end(self, row: JobRow, how: str, at: float, status: Optional[int], reason: str) -> bool:
         values: Dict[str, Any] = {"state": how, "ended_at": at, "ended_status": status, "reason": reason}
         if how == t.FINISHED and row.spec.epochs and not reason:
             values["done"] = row.spec.epochs
-        if self.store.change_job(row.id, servers=0, workers=0, **values):
-            self.store.tell(at, how, reason, row.id)
+        if self._record.change_job(row.id, servers=0, workers=0, **values):
+            self._record.tell(at, how, reason, row.id)
         self._before.pop(row.id, None)
         self._stopping.discard(row.id)
         return True
@@ -203,7 +267,7 @@ class Service:
             self._speeds.saw(job)
             if row.state in (t.RUNNING, t.STARTING):
                 updates.append({"id": row.id, "done": job.done, "service": job.service, **_size_of(job)})
-        self.store.change_jobs(updates)
+        self._record.change_jobs(updates)
         return seen
 
     def _see(self, row: JobRow, look: Optional[Look], now: float) -> Seen:
@@ -214,9 +278,9 @@ class Service:
         if look.answered and row.state != t.STARTING:  # its members: processes that leave live on for a moment
             size = look.members
         if row.state == t.STARTING and all(look.members):
-            self.store.change_job(row.id, (t.STARTING,), state=t.RUNNING)
+            self._record.change_job(row.id, (t.STARTING,), state=t.RUNNING)
             size = look.members
-            self.store.tell(now, "running", f"{size[0]} servers, {size[1]} workers", row.id)
+            self._record.tell(now, "running", f"{size[0]} servers, {size[1]} workers", row.id)
         elif row.state == t.STARTING:
             size = (max(size[0], row.servers), max(size[1], row.workers))
         with self._lock:
@@ -270,24 +334,24 @@ class Service:
                 continue
             with self._lock:
                 self._changing[job.id] = move.size
-            change = self._record(move, decision, now)
+            change = self._note(move, decision, now)
             self.cluster.resize(job, move.size, CHANGE_SECONDS, partial(self._changed, job, change))
 
     def _begin(self, row: JobRow, move: Move, job: Attempt, decision: int, now: float) -> None:
         values = {"attempt": job.number, "started_at": row.started_at or now}
         size = {"servers": move.size[0], "workers": move.size[1]}
-        if row.wish or not self.store.change_job(row.id, (t.WAITING,), state=t.STARTING, **values, **size):
+        if row.wish or not self._record.change_job(row.id, (t.WAITING,), state=t.STARTING, **values, **size):
             return
-        self._record(move, decision, now, outcome=DONE)
-        self.store.tell(now, "started", f"{move.size[0]} servers, {move.size[1]} workers", row.id)
+        self._note(move, decision, now, outcome=DONE)
+        self._record.tell(now, "started", f"{move.size[0]} servers, {move.size[1]} workers", row.id)
         self.cluster.begin(job, move.size)
 
-    def _record(self, move: Move, decision: int, now: float, **values: Any) -> int:
+    def _note(self, move: Move, decision: int, now: float, **values: Any) -> int:
         row = {"at": now, "decision": decision, "job": move.job, "kind": move.kind}
         before = {"servers_before": move.before[0], "workers_before": move.before[1]}
-        return self.store.add_changes([{**row, **before, "servers": move.size[0], "workers": move.size[1], **values}])[
-            0
-        ]
+        return self._record.add_changes(
+            [{**row, **before, "servers": move.size[0], "workers": move.size[1], **values}]
+        )[0]
 
     def _changed(self, job: Attempt, change: int, outcome: Outcome) -> None:
         """Notes what came of a resize."""

@@ -6,8 +6,10 @@ Every method is one short transaction and may be called from any thread, and of 
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
@@ -17,8 +19,12 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session
 
 from scheduler.service import tables as t
-from scheduler.service.database import StoreError, database_url, engine_of, expect_version, migrate
+from scheduler.service.database import StoreError, database_url, engine_of, expect_version, migrate, reason_of
 from scheduler.service.spec import JobSpec
+
+
+class Deposed(RuntimeError):
+    """Another service leads."""
 
 
 class Conflict(ValueError):
@@ -62,6 +68,7 @@ class Store:
         if as_it_is and "://" not in str(where) and not (Path(where) / "record.db").is_file():
             raise StoreError(f"{where}: there is no record: give the --state of an elastic-mx serve")
         self.url = database_url(where)
+        self._lease: Optional[Tuple[str, str]] = None
         try:
             self.engine = engine_of(self.url)
             if as_it_is:
@@ -69,8 +76,7 @@ class Store:
             else:
                 migrate(self.engine)
         except (DBAPIError, OSError) as error:
-            reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-            raise StoreError(f"{self.shown}: the record cannot be opened: {reason}") from error
+            raise StoreError(f"{self.shown}: the record cannot be opened: {reason_of(error)}") from error
 
     @property
     def shown(self) -> str:
@@ -90,8 +96,31 @@ class Store:
         """A transaction that is written at its end. In SQLite it waits for other writers at its beginning."""
         with self.engine.connect().execution_options(writes=True) as connection:
             with Session(connection, expire_on_commit=False) as session, session.begin():
+                if self._lease is not None:
+                    self._expect_lead(session, *self._lease)
                 yield session
             connection.commit()
+
+    def under(self, lease: str, holder: str) -> Store:
+        """This record for one that leads: what is written through it is refused (Deposed) once another leads."""
+        led = copy.copy(self)
+        led._lease = (lease, holder)
+        return led
+
+    @staticmethod
+    def _expect_lead(session: Session, lease: str, holder: str) -> None:
+        """Keeps the lease where it is until the transaction is over."""
+        query = select(t.Lease.holder).where(t.Lease.name == lease).with_for_update(read=True)
+        found = session.scalar(query)
+        if found != holder:
+            raise Deposed(f"{found or 'no service'} leads by now, not {holder}")
+
+    def clock(self) -> float:
+        """The time, s since the epoch, on which all services of the record agree."""
+        if self.url.get_backend_name() == "sqlite":
+            return time.time()  # they are on one machine
+        with self.reading() as session:
+            return float(session.scalar(text("SELECT extract(epoch FROM clock_timestamp())")) or 0.0)
 
     # ---------------------------------------------------------------------------------------------------- jobs
 
@@ -183,6 +212,12 @@ class Store:
         with self.writing() as session:
             session.execute(update(t.Change).where(t.Change.id == change).values(**values))
 
+    def abandon_changes(self) -> None:
+        """Notes of changes under way that nobody will tell any more what came of them."""
+        values = {"outcome": "late", "detail": "the service that asked for it ended meanwhile"}
+        with self.writing() as session:
+            session.execute(update(t.Change).where(t.Change.outcome == "").values(**values))
+
     def changes(self, job: Optional[int] = None, limit: int = 1000, since: int = 0) -> List[Dict[str, Any]]:
         """The latest changes (of a job), oldest first."""
         query = select(t.Change).where(t.Change.id > since).order_by(t.Change.id.desc()).limit(limit)
@@ -246,8 +281,15 @@ class Store:
         with self.writing() as session:
             session.merge(t.Setting(name=name, value=json.dumps(value)))
 
+    def news(self) -> Tuple[Any, ...]:
+        """Differs from what it was before when a client has asked for something: a job, its end, another policy."""
+        wishes = select(func.count()).where(t.Job.state.in_(t.LIVE), t.Job.wish != "").scalar_subquery()
+        policy = select(t.Setting.value).where(t.Setting.name == "policy").scalar_subquery()
+        with self.reading() as session:
+            return tuple(session.execute(select(func.max(t.Job.id), wishes, policy)).one())
+
     def lead(self, name: str, holder: str, now: float, seconds: float) -> bool:
-        """Takes or renews a lease; False where another holds it."""
+        """Takes or renews a lease; False where another holds it. ``now`` is that of ``clock``."""
         mine = (t.Lease.holder == holder) | (t.Lease.until < now)
         query = update(t.Lease).where(t.Lease.name == name, mine).values(holder=holder, until=now + seconds)
         try:
