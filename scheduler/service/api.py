@@ -34,7 +34,7 @@ class PolicyName(BaseModel):
 def job_body(row: JobRow) -> Dict[str, Any]:
     """A job as clients see it; times in seconds since the epoch."""
     fields = ("id", "name", "state", "wish", "submitted_at", "started_at", "ended_at", "attempt", "ended_status")
-    body = {name: getattr(row, name) for name in (*fields, "reason", "done", "servers", "workers")}
+    body = {name: getattr(row, name) for name in (*fields, "reason", "done", "servers", "workers", "dropped_at")}
     jct = row.ended_at - row.submitted_at if row.ended_at else None
     return {**body, "jct_s": jct, "epochs": row.spec.epochs, "priority": row.spec.priority}
 
@@ -100,7 +100,7 @@ def create_app(service: Service, token: str = "") -> FastAPI:
         parts = [part.rsplit(":", 1) for part in offsets.split(",") if ":" in part]
         have = {name: int(at) for name, at in parts if at.isdigit()}
         pieces = service.cluster.logs(attempt_of(row), have)
-        return {"logs": pieces, "live": row.live}
+        return {"logs": pieces, "live": row.live, "dropped_at": row.dropped_at}
 
     @app.get("/nodes")
     def nodes() -> List[Dict[str, Any]]:

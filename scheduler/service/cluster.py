@@ -113,6 +113,12 @@ class Cluster(Protocol):
     def stop(self, job: Attempt) -> None:
         """Has a job end."""
 
+    def drop_checkpoint(self, job: Attempt) -> None:
+        """Deletes the checkpoint of a job that has ended, if there is one."""
+
+    def drop(self, job: Attempt) -> str:
+        """Deletes all that is kept of a job that has ended: logs and checkpoint; what could not be, and why."""
+
     def close(self) -> None:
         """Takes leave; jobs go on."""
 

@@ -75,6 +75,12 @@ def client_command(function: F) -> F:
     help="Where the jobs' folders are. [default: jobs in --state, or with a URL ~/.elastic-mx/service/jobs]",
 )
 @click.option(
+    "--keep", default="7d", show_default=True, help="How long logs and checkpoints of jobs that have ended are kept."
+)
+@click.option(
+    "--keep-record", default="90d", show_default=True, help="How long what was decided and told is kept in the record."
+)
+@click.option(
     "--listen", default=DEFAULT_ADDRESS, show_default=True, help="HOST:PORT; others than loopback need a token."
 )
 def serve(
@@ -85,6 +91,8 @@ def serve(
     nodes: Optional[Path],
     state: str,
     folder: Optional[Path],
+    keep: str,
+    keep_record: str,
     listen: str,
 ) -> None:
     """Run the scheduler's service: it starts the jobs that are submitted and resizes them while they train.
@@ -97,6 +105,7 @@ def serve(
       elastic-mx serve --policy dl2x --shadow drf --nodes nodes.yaml
       elastic-mx serve --state postgresql://scheduler@db/elastic --listen 127.0.0.1:8643
     """
+    from scheduler.service.keeping import Keep
     from scheduler.service.lead import Alone, Lease
     from scheduler.service.local import LocalCluster, read_nodes, this_machine
     from scheduler.service.service import Service
@@ -104,6 +113,7 @@ def serve(
 
     host, port, token = _address(listen)
     seconds = _seconds("--slot", slot)
+    kept = Keep(_seconds("--keep", keep), _seconds("--keep-record", keep_record))
     try:
         shared = "://" in state
         store = Store(state)
@@ -113,7 +123,7 @@ def serve(
         name = f"{socket.gethostname()} {listen} {uuid.uuid4().hex[:8]}"
         lead = Lease(store, name) if shared else Alone(store, Path(state))
         cluster = LocalCluster(folder, read_nodes(nodes) if nodes else this_machine())
-        service = Service(store, cluster, seconds, policy, agent, shadow, lead)
+        service = Service(store, cluster, seconds, policy, agent, shadow, lead, kept)
     except (StoreError, SpecError, ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -265,6 +275,10 @@ def logs(job: str, follow: bool, service: Optional[str], as_json: bool) -> None:
             for line in piece["text"].splitlines():
                 click.echo(json.dumps({"task": name, "line": line}) if as_json else f"[{name}] {line}")
         if not more and not (follow and body["live"]):
+            if body["dropped_at"]:
+                raise ServiceError(
+                    f"job {job!r} ended long ago: what it printed was deleted (--keep of elastic-mx serve)"
+                )
             return
         if not more:
             time.sleep(POLL_SECONDS)

@@ -94,8 +94,8 @@ def _postgresql(url: URL) -> Engine:
     return engine
 
 
-def migrate(engine: Engine) -> None:
-    """Brings the tables to this version; of several at once, one does the work.
+def migrate(engine: Engine, version: str = "head") -> None:
+    """Brings the tables to this version, or an earlier one; of several at once, one does the work.
 
     Raises:
         StoreError: a later version has written the record.
@@ -109,7 +109,7 @@ def migrate(engine: Engine) -> None:
             connection.execute(text("SELECT pg_advisory_xact_lock(:n)"), {"n": MIGRATION_LOCK})
         config.attributes["connection"] = connection
         try:
-            command.upgrade(config, "head")
+            command.upgrade(config, version)
         except CommandError as error:
             raise StoreError(
                 f"{engine.url.render_as_string()}: a later version of elastic-mx has written this record ({error}): "

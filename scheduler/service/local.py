@@ -230,7 +230,7 @@ class LocalCluster:
         def save(client: ControlClient) -> Outcome:
             began = time.monotonic()
             step = client.checkpoint(str(self._saved(job)), seconds)["step"]
-            return Outcome(DONE, f"step {step}", time.monotonic() - began)
+            return Outcome(DONE, f"step {step} in {self._saved(job)}", time.monotonic() - began)
 
         self._pool.submit(self._ask, job, save, answer)
 
@@ -263,6 +263,18 @@ class LocalCluster:
         except JobError:
             if state.get("pid") and not self._dead(folder):
                 os.kill(state["pid"], signal.SIGTERM)
+
+    def drop_checkpoint(self, job: Attempt) -> None:
+        shutil.rmtree(self._saved(job), ignore_errors=True)
+
+    def drop(self, job: Attempt) -> str:
+        try:
+            for folder in self.folder.glob(f"{job.id}-*"):
+                shutil.rmtree(folder)
+                self._started.pop(folder.name, None)
+        except OSError as error:
+            return str(error)
+        return ""
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -19,6 +19,7 @@ from scheduler.policies import make
 from scheduler.service import tables as t
 from scheduler.service.cluster import DONE, Attempt, Cluster, Look, Outcome
 from scheduler.service.database import reason_of
+from scheduler.service.keeping import Keep, finished, tidy
 from scheduler.service.lead import RENEW_SECONDS, Alone, Lead, wait_for
 from scheduler.service.slot import START, Move, Seen, Size, Speeds, ask, misfit, moves, settle, views
 from scheduler.service.snapshot import pack
@@ -42,6 +43,7 @@ class Service:
         policy: who decides, until clients name another; ``agent``: the file of a learned one.
         shadow: a policy that is asked besides.
         lead: shared with the other services of the record, if there may be any.
+        keep: how long what jobs leave behind is kept.
     """
 
     def __init__(
@@ -53,11 +55,13 @@ class Service:
         agent: Optional[str] = None,
         shadow: Optional[str] = None,
         lead: Optional[Lead] = None,
+        keep: Optional[Keep] = None,
     ) -> None:
         self.store, self.cluster, self.slot_seconds = store, cluster, slot_seconds
         self.lead: Lead = lead or Alone(store)
         self._record = self.lead.record  # what a leader writes
         self._given, self._name, self._agent = policy, policy, agent
+        self._keep, self._tidied = keep or Keep(), 0.0
         self._said = ""
         self.policy = policy_of(policy, agent)
         self.shadow = policy_of(shadow) if shadow else None
@@ -145,6 +149,7 @@ class Service:
         now = self.cluster.now()
         try:
             self.slot(now)
+            self._tidy(now)
             self._said = ""
         except (Deposed, SQLAlchemyError):
             raise
@@ -208,6 +213,11 @@ class Service:
         except (ValueError, OSError, ImportError) as error:
             self._record.tell(self.cluster.now(), "error", f"policy: {error}: {self.policy.name} goes on")
 
+    def _tidy(self, now: float) -> None:
+        if now - self._tidied >= self._keep.every:
+            self._tidied = now
+            tidy(self._record, self.cluster, self._keep, now)
+
     # ------------------------------------------------------------------------------------------------ observing
 
     def _ended(self, row: JobRow, look: Optional[Look], now: float) -> bool:
@@ -255,6 +265,8 @@ class Service:
             values["done"] = row.spec.epochs
         if self._record.change_job(row.id, servers=0, workers=0, **values):
             self._record.tell(at, how, reason, row.id)
+            if how == t.FINISHED and not reason:
+                finished(row, self.cluster)
         self._before.pop(row.id, None)
         self._stopping.discard(row.id)
         return True

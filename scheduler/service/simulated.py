@@ -211,6 +211,12 @@ class SimulatedCluster:
         found = self._jobs[job.id, job.number]
         found.ends, found.status = self._now + self._timings.ending, 143
 
+    def drop_checkpoint(self, job: Attempt) -> None:
+        pass
+
+    def drop(self, job: Attempt) -> str:
+        return ""
+
     def close(self) -> None:
         pass
 

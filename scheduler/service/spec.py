@@ -130,6 +130,9 @@ class JobSpec(_Model):
     checkpoint: Optional[Union[float, str]] = Field(
         None, description="A checkpoint is written that often while it trains: 90s, 15m, 2h. Default: never."
     )
+    keep_checkpoint: bool = Field(
+        False, description="Its checkpoint is kept when it has finished, as long as its logs are."
+    )
     drop_in: bool = Field(False, description="The script says dist_sync and is run unchanged.")
     threads: Optional[int] = Field(
         None, ge=1, le=1024, description="Compute threads of each task. Default: its cpus, rounded down, at least 1."

@@ -51,6 +51,7 @@ class JobRow:
     service: float
     servers: int
     workers: int
+    dropped_at: Optional[float]
 
     @property
     def live(self) -> bool:
@@ -185,6 +186,16 @@ class Store:
         if rows:
             with self.writing() as session:
                 session.execute(update(t.Job), rows)
+
+    def jobs_to_drop(self, before: float, limit: int) -> List[JobRow]:
+        """Jobs that ended before a time and whose logs and checkpoints were not deleted yet, the oldest first."""
+        ended = (t.Job.state.not_in(t.LIVE), t.Job.dropped_at.is_(None), t.Job.ended_at <= before)
+        with self.reading() as session:
+            return [_row(row) for row in session.scalars(select(t.Job).where(*ended).order_by(t.Job.id).limit(limit))]
+
+    def set_dropped(self, job: int, at: float) -> None:
+        with self.writing() as session:
+            session.execute(update(t.Job).where(t.Job.id == job).values(dropped_at=at))
 
     # -------------------------------------------------------------------------------------- decisions and events
 

@@ -35,6 +35,7 @@ class Job(Base):
         handle: JSON, how the cluster finds it.
         done: epochs trained; ``service``: dominant share of the cluster times slots.
         servers, workers: size as last seen.
+        dropped_at: when its logs and checkpoint were deleted; null while there may be any.
     """
 
     __tablename__ = "jobs"
@@ -56,6 +57,7 @@ class Job(Base):
     service: Mapped[float] = mapped_column(Float, default=0.0)
     servers: Mapped[int] = mapped_column(Integer, default=0)
     workers: Mapped[int] = mapped_column(Integer, default=0)
+    dropped_at: Mapped[Optional[float]] = mapped_column(Float)
 
     __table_args__ = (
         Index("one_live_job_per_name", "name", unique=True, sqlite_where=LIVE_ONLY, postgresql_where=LIVE_ONLY),

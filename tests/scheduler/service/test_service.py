@@ -156,4 +156,5 @@ def test_a_worker_that_dies_is_told_and_replaced_and_a_job_goes_on_from_its_chec
         assert any(change["outcome"] == "refused" for change in body["changes"])
         logs = shell.run("logs", "one").stdout
         assert "held-out accuracy 0.9" in logs
+        assert not (shell.folder / "state" / "jobs" / "2-checkpoint").exists()
         assert "epoch 59:" in logs and "epoch 0:" not in logs, "the second attempt began anew"

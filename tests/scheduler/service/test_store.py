@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import inspect, text
 
 from scheduler.service import tables as t
+from scheduler.service.database import engine_of, migrate
 from scheduler.service.spec import parse_spec
 from scheduler.service.store import Conflict, Store, StoreError, database_url
 
@@ -125,6 +126,20 @@ def test_settings_are_kept(kept, where):
     assert other.setting("policy") == {"name": "dl2x"} and other.setting("none", 7) == 7
     assert other.size() > 0
     other.close()
+
+
+def test_a_record_of_the_first_version_is_brought_to_this_one(where):
+    engine = engine_of(database_url(where))
+    migrate(engine, "0001")
+    first = dict.fromkeys(("state", "wish", "reason"), "") | dict.fromkeys(("attempt", "servers", "workers"), 0)
+    row = {**first, "name": "old", "digest": "", "spec": spec("old").model_dump_json(), "submitted_at": 1.0}
+    row |= {"state": t.FINISHED, "handle": "{}", "done": 0.0, "service": 0.0}
+    with engine.begin() as connection:
+        connection.execute(text(f"INSERT INTO jobs ({', '.join(row)}) VALUES (:{', :'.join(row)})"), row)
+    engine.dispose()
+    store = Store(where)
+    assert store.job("old").spec == spec("old") and store.job("old").dropped_at is None
+    store.close()
 
 
 def test_a_record_of_a_later_version_is_left_alone(kept, where):
