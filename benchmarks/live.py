@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from benchmarks.common import finish, machine, table
 from benchmarks.served import SERVERS, WORKERS, Arrival, Served, arrivals
-from scheduler.service.local import read_nodes
+from scheduler.service.nodes import read_nodes
 from scheduler.service.service import Service
 from scheduler.service.simulated import SimulatedCluster, Timings
 from scheduler.service.slot import Node, Size, curve

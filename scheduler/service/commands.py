@@ -18,8 +18,8 @@ from urllib.parse import quote
 
 import click
 
-from scheduler.service.http import DEFAULT_ADDRESS, ServiceClient, ServiceError
-from scheduler.service.spec import SpecError, parse_duration, read_spec
+from scheduler.service.http import DEFAULT_ADDRESS, Refused, ServiceClient, ServiceError
+from scheduler.service.spec import SpecError, locate, parse_duration, read_spec, read_yaml
 
 F = TypeVar("F", bound=Callable[..., Any])
 HOME = Path.home() / ".elastic-mx" / "service"
@@ -107,7 +107,8 @@ def serve(
     """
     from scheduler.service.keeping import Keep
     from scheduler.service.lead import Alone, Lease
-    from scheduler.service.local import LocalCluster, read_nodes, this_machine
+    from scheduler.service.local import LocalCluster
+    from scheduler.service.nodes import read_nodes, this_machine
     from scheduler.service.service import Service
     from scheduler.service.store import Store, StoreError
 
@@ -206,7 +207,10 @@ def submit(file: Path, wait: bool, key: Optional[str], service: Optional[str], a
     """
     client = ServiceClient(service)
     spec = read_spec(file)
-    body = client.ask("POST", "/jobs", {"spec": spec.plain(), "key": key or uuid.uuid4().hex})
+    try:
+        body = client.ask("POST", "/jobs", {"spec": spec.plain(), "key": key or uuid.uuid4().hex})
+    except Refused as error:
+        raise ServiceError(locate(read_yaml(file), file, str(error))) from error
     while wait and body["state"] in LIVE:
         time.sleep(POLL_SECONDS)
         body = client.ask("GET", f"/jobs/{quote(spec.name)}", patience=RESTART_SECONDS)

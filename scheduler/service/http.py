@@ -19,6 +19,10 @@ class ServiceError(RuntimeError):
     """The service refused, or cannot be reached; one line."""
 
 
+class Refused(ServiceError):
+    """The service refused what was asked for what it says."""
+
+
 class NoAnswer(ServiceError):
     """No service could be reached."""
 
@@ -64,7 +68,8 @@ class ServiceClient:
             with self._opener.open(request, timeout=PATIENCE_SECONDS) as answer:
                 return json.loads(answer.read())
         except urllib.error.HTTPError as error:
-            raise ServiceError(_reason(error)) from error
+            kind = Refused if error.code in (409, 422) else ServiceError
+            raise kind(_reason(error)) from error
         except (OSError, ValueError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
             raise NoAnswer(

@@ -26,10 +26,9 @@ from elastic_mx.client import ControlClient, Declined
 from elastic_mx.link import JobError
 from scheduler.service.cluster import DONE, ENDED, FAILED, LATE, REFUSED, Answer, Attempt, Look, Outcome, epochs_of
 from scheduler.service.slot import Node, Room, Size
-from scheduler.service.spec import GIB, JobSpec, SpecError, parse_memory, read_yaml
+from scheduler.service.spec import JobSpec
 
 ROLES = ("server", "worker")
-NODE_FIELDS = ("name", "cpus", "memory", "gpus", "cores")
 ANSWER_SECONDS = 2.0  # to tell how a job is
 LOOK_SECONDS = 0.2
 MOST_LOG_BYTES = 1 << 20
@@ -333,57 +332,19 @@ def environment_of(spec: JobSpec) -> Dict[str, str]:
 def missing_command(spec: JobSpec) -> str:
     """Why a job's command cannot be run here, naming field and value; empty if it can."""
     if not Path(spec.workdir).is_dir():
-        return f"workdir: {spec.workdir!r} is no folder"
+        return f"workdir: {spec.workdir!r} is no folder: make it, or name another"
     argv = spec.argv
     found = shutil.which(os.path.join(spec.workdir, argv[0]) if "/" in argv[0] else argv[0], path=_path(spec))
     if found is None:
-        return f"command: {argv[0]!r} does not exist or cannot be run"
+        return f"command: {argv[0]!r} does not exist or cannot be run: give its path, or correct the name"
     script = argv[1] if Path(argv[0]).name.startswith("python") and argv[1:] and argv[1].endswith(".py") else ""
     if script and not (Path(spec.workdir) / script).is_file():
-        return f"command: {script!r} does not exist in {spec.workdir}"
+        return f"command: {script!r} does not exist in {spec.workdir}: correct it, or say workdir"
     return ""
 
 
 def _path(spec: JobSpec) -> Optional[str]:
     return spec.environment.get("PATH", os.environ.get("PATH"))
-
-
-def this_machine() -> List[Node]:
-    """This machine as one node: the cores that this process may use, and its memory."""
-    cores = tuple(sorted(os.sched_getaffinity(0)))
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
-    return [Node("local", (float(len(cores)), memory, 0.0), cores)]
-
-
-def read_nodes(path: Path) -> List[Node]:
-    """Nodes from a YAML list of name, cpus, memory, gpus (0), and cores (any).
-
-    Raises:
-        SpecError: the file is no such list; one line.
-    """
-    rows = read_yaml(path)
-    rows = rows.get("nodes") if isinstance(rows, Mapping) else rows
-    if not isinstance(rows, list) or not rows:
-        raise SpecError(f"{path}: a list of nodes is needed, each with name, cpus and memory")
-    nodes = []
-    for number, row in enumerate(rows):
-        where = f"{path}: node {number}"
-        if not isinstance(row, Mapping) or not {"name", "cpus", "memory"} <= set(row):
-            raise SpecError(f"{where}: name, cpus and memory are needed, not {row!r}")
-        unknown = sorted(set(map(str, row)) - set(NODE_FIELDS))
-        if unknown:
-            raise SpecError(f"{where}: there is no field {unknown[0]!r}: there are {', '.join(NODE_FIELDS)}")
-        try:
-            capacity = (float(row["cpus"]), parse_memory(row["memory"]) / GIB, float(row.get("gpus", 0)))
-            cores = tuple(int(core) for core in row.get("cores", ()))
-        except (TypeError, ValueError) as error:
-            raise SpecError(f"{where}: {error}") from error
-        if not set(cores) <= os.sched_getaffinity(0):
-            raise SpecError(f"{where}: cores {list(cores)} are not all there: {sorted(os.sched_getaffinity(0))} are")
-        nodes.append(Node(str(row["name"]), capacity, cores))
-    if len({node.name for node in nodes}) < len(nodes):
-        raise SpecError(f"{path}: two nodes have the same name")
-    return nodes
 
 
 def _write(path: Path, value: Any) -> None:

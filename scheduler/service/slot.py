@@ -302,15 +302,17 @@ def misfit(spec: JobSpec, nodes: Sequence[Node]) -> str:
     for role, tasks in (("workers", spec.workers), ("servers", spec.servers)):
         if not any(_EPS + cap >= need for node in nodes for cap, need in [(node.capacity[0], tasks.cpus)]):
             most = max((node.capacity[0] for node in nodes), default=0)
-            return f"{role}.cpus: {tasks.cpus:g} is more than any node has ({most:g})"
+            return f"{role}.cpus: {tasks.cpus:g} is more than any node has ({most:g}): ask for less"
         if not any(node.capacity[1] + _EPS >= tasks.demand[1] for node in nodes):
             most = max((node.capacity[1] for node in nodes), default=0)
-            return f"{role}.memory: {tasks.memory} is more than any node has ({most:.1f}GiB)"
+            return f"{role}.memory: {tasks.memory} is more than any node has ({most:.1f}GiB): ask for less"
         if not any(node.capacity[2] + _EPS >= tasks.gpus for node in nodes):
             most = max((node.capacity[2] for node in nodes), default=0)
-            return f"{role}.gpus: {tasks.gpus:g} is more than any node has ({most:g})"
+            return f"{role}.gpus: {tasks.gpus:g} is more than any node has ({most:g}): ask for less"
         if Room(nodes).take(tasks.demand) is None:
-            return f"{role}: {tasks.cpus:g} cpus, {tasks.memory} and {tasks.gpus:g} gpus together are on no node"
+            together = f"{tasks.cpus:g} cpus, {tasks.memory} and {tasks.gpus:g} gpus together"
+            return f"{role}: {together} are on no node: ask for less of one"
     if Room([replace(node, alive=True) for node in nodes]).take_all(spec, (spec.servers.min, spec.workers.min)) is None:
-        return f"workers.min: {spec.workers.min} with servers.min {spec.servers.min} do not fit on all nodes together"
+        together = f"{spec.workers.min} with servers.min {spec.servers.min}"
+        return f"workers.min: {together} do not fit on all nodes together: lower them"
     return ""

@@ -9,12 +9,16 @@ import difflib
 import re
 import shlex
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple, Union
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+
+if TYPE_CHECKING:
+    from scheduler.traces.fields import Field as Document
 
 RESOURCES = ("cpus", "memory", "gpus")  # as in ClusterView.resources; memory in GiB
 GIB = 1024.0**3
+MOST_FILE_BYTES = 1 << 20
 _UNITS = {p + i: base**k for k, p in enumerate("KMGT", 1) for i, base in (("", 1000.0), ("i", 1024.0))}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?)B?", re.IGNORECASE)
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd])")
@@ -55,6 +59,14 @@ def parse_duration(text: Any) -> float:
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_yes_or_no(cls, value: Any, info: ValidationInfo) -> Any:
+        """YAML reads a bare ``on`` or ``yes`` as true, which would be taken for the number 1."""
+        if isinstance(value, bool) and cls.model_fields[str(info.field_name)].annotation is not bool:
+            raise ValueError("is true or false in YAML, as yes, no, on and off are: quote it if it is a text")
+        return value
+
 
 class Tasks(_Model):
     """How many tasks of a role a job can use, and what each of them needs."""
@@ -65,9 +77,9 @@ class Tasks(_Model):
     memory: str = Field("1GiB", description="Memory of each task, as in 512MiB; a task that exceeds it is ended.")
     gpus: float = Field(0.0, ge=0, le=1024, description="GPUs of each task.")
 
-    @field_validator("memory")
+    @field_validator("memory", mode="before")
     @classmethod
-    def _is_a_size(cls, value: str) -> str:
+    def _is_a_size(cls, value: Any) -> Any:
         if parse_memory(value) <= 0:
             raise ValueError("must be more than nothing")
         return value
@@ -75,7 +87,7 @@ class Tasks(_Model):
     @model_validator(mode="after")
     def _in_order(self) -> Tasks:
         if self.min > self.max:
-            raise ValueError(f"min is {self.min}, more than max, which is {self.max}")
+            raise ValueError(f"min is {self.min}, more than max, which is {self.max}: change one of them")
         return self
 
     @property
@@ -156,6 +168,13 @@ class JobSpec(_Model):
                 raise ValueError(f"{name!r} cannot be set for a job")
         return value
 
+    @field_validator("command", "environment")
+    @classmethod
+    def _no_zero_bytes(cls, value: Any) -> Any:
+        if "\0" in (value if isinstance(value, str) else "".join((*value, *getattr(value, "values", tuple)()))):
+            raise ValueError("holds a zero byte, which no process can be given")
+        return value
+
     @field_validator("command")
     @classmethod
     def _not_empty(cls, value: Union[str, List[str]]) -> Union[str, List[str]]:
@@ -207,7 +226,7 @@ def parse_spec(data: Any) -> JobSpec:
         SpecError: one line naming the field and its value.
     """
     if not isinstance(data, Mapping):
-        raise SpecError(f"a job is a mapping of fields, not {_short(data)}")
+        raise SpecError(f"a job is a mapping of fields with name and command at least, not {_short(data)}")
     try:
         return JobSpec.model_validate(dict(data))
     except ValidationError as error:
@@ -218,50 +237,73 @@ def read_spec(path: Union[str, Path]) -> JobSpec:
     """A job from a YAML file; a relative ``workdir`` is made absolute by the file's folder.
 
     Raises:
-        SpecError: the file cannot be read, or holds no job; one line.
+        SpecError: the file cannot be read, or holds no job; one line naming file, line, field and value.
     """
-    data = read_yaml(path)
-    spec = parse_spec(data)
+    document = read_yaml(path)
+    try:
+        spec = parse_spec(document.value)
+    except SpecError as error:
+        raise SpecError(locate(document, path, str(error))) from error
     folder = (Path(path).resolve().parent / spec.workdir).resolve()
     return spec.model_copy(update={"workdir": str(folder)})
 
 
-def read_yaml(path: Union[str, Path]) -> Any:
-    """What a YAML file holds; SpecError if it cannot be read."""
-    import yaml
+def locate(document: Document, path: Union[str, Path], message: str) -> str:
+    """A message that begins with a field, with the file and line where that is."""
+    field = re.match(r"([\w.-]+): ", message)
+    parts = field[1].split(".") if field else []
+    while parts and document.line(tuple(parts)) is None:
+        parts.pop()
+    return f"{path}, line {document.line(tuple(parts))}: {message}" if parts else f"{path}: {message}"
+
+
+def read_yaml(path: Union[str, Path]) -> Document:
+    """What a YAML file holds, with its lines; SpecError if it cannot be read."""
+    from scheduler.traces.fields import FieldError, load
 
     try:
-        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
-    except yaml.YAMLError as error:
-        raise SpecError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+        size = Path(path).stat().st_size
+        if size > MOST_FILE_BYTES:
+            raise SpecError(f"{path} has {size / 2**20:.1f} MiB: a description has 1 MiB at most: is it another file?")
+        return load(path)
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror}") from error
+    except FieldError as error:
+        raise SpecError(" ".join(str(error).split())) from error
 
 
 def explain(error: ValidationError, model: type) -> str:
-    """The first thing that is wrong, on one line: ``workers.min: -1 …``."""
-    found = error.errors()[0]
+    """The first thing that is wrong, on one line: ``workers.min: -1 …``; what is misspelt before what is missing."""
+    errors = error.errors()
+    found = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
     where = [str(part) for part in found["loc"] if not (isinstance(part, str) and part in ("str", "list[str]"))]
     field, message = ".".join(where), found["msg"]
     if found["type"] == "missing":
-        return f"{field}: is missing"
+        return f"{field}: is missing: every job has one"
     if found["type"] == "extra_forbidden":
         return f"{field}: there is no such field (its value is {_short(found['input'])}){_suggestion(where, model)}"
     if found["type"] == "string_pattern_mismatch":
         message = "use up to 63 letters, digits, '.', '_' and '-', beginning with a letter or digit"
+    if found["type"] == "model_type":
+        names = ", ".join(_fields_at(where, model))
+        return f"{field}: {_short(found['input'])}: fields are needed, as in {{min: 1, max: 4}}: there are {names}"
     message = message[len("Value error, ") :] if message.startswith("Value error, ") else _lower(message)
     value = "" if isinstance(found["input"], (Mapping, BaseModel)) else f"{_short(found['input'])}: "
     return f"{field}: {value}{message}" if field else message
 
 
 def _suggestion(where: List[str], model: type) -> str:
-    names: List[str] = list(getattr(model, "model_fields", {}))
-    for part in where[:-1]:
-        inner = getattr(model, "model_fields", {}).get(part)
-        model = inner.annotation if inner is not None else object
-        names = list(getattr(model, "model_fields", {}))
+    names = _fields_at(where[:-1], model)
     near = difflib.get_close_matches(where[-1], names, 1)
     return f": did you mean {near[0]}?" if near else (f": there are {', '.join(names)}" if names else "")
+
+
+def _fields_at(where: List[str], model: type) -> List[str]:
+    """The names of the fields that a field has."""
+    for part in where:
+        inner = getattr(model, "model_fields", {}).get(part)
+        model = inner.annotation if inner is not None else object
+    return list(getattr(model, "model_fields", {}))
 
 
 def _short(value: Any) -> str:

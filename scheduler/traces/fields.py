@@ -10,6 +10,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 import yaml
 
 Where = Tuple[Union[str, int], ...]
+_MERGE = "tag:yaml.org,2002:merge"  # of the key in "<<: *other"
 _BASE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -43,6 +44,10 @@ class Field:
 
     def error(self, problem: str) -> FieldError:
         return FieldError(f"{self._file}, line {self._lines.get(self._path, 1)}: {self.name} {problem}")
+
+    def line(self, path: Where) -> Optional[int]:
+        """The line of a field below this one, counted from 1; None where there is none."""
+        return self._lines.get((*self._path, *path))
 
     def child(self, key: Union[str, int]) -> Field:
         return Field(self.value[key], self._file, (*self._path, key), self._lines)
@@ -111,30 +116,42 @@ def load(path: Union[str, Path]) -> Field:
     loader = _Loader(text)
     try:
         root = loader.get_single_node()
-        value = _plain(loader, root, (), lines, str(path)) if root is not None else None
+        most = max(1000, len(text))  # values, as each takes a character at least, unless aliases repeat them
+        value = _plain(loader, root, (), lines, str(path), most) if root is not None else None
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise FieldError(f"{path}, line {line}: not YAML: {error.problem}") from error
-    except (yaml.YAMLError, RecursionError) as error:
+    except FieldError:
+        raise
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise FieldError(f"{path}: not YAML: {str(error).splitlines()[0]}") from error
     finally:
         loader.dispose()
     return Field(value, str(path), (), lines)
 
 
-def _plain(loader: Any, node: Any, path: Where, lines: Dict[Where, int], file: str) -> Any:
+def _plain(loader: Any, node: Any, path: Where, lines: Dict[Where, int], file: str, most: int) -> Any:
     """The node as plain Python; notes the line of each path."""
     lines[path] = node.start_mark.line + 1
+    if len(lines) > most:
+        raise FieldError(f"{file}: its aliases repeat more than the file holds: write out what is needed")
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(loader, item, (*path, index), lines, file) for index, item in enumerate(node.value)]
+        return [_plain(loader, item, (*path, index), lines, file, most) for index, item in enumerate(node.value)]
     if isinstance(node, yaml.MappingNode):
+        own = set()
+        for key_node, _ in node.value:
+            if key_node.tag == _MERGE:
+                continue
+            key = str(loader.construct_object(key_node))
+            if key in own:
+                raise FieldError(f"{file}, line {key_node.start_mark.line + 1}: {key} appears twice: remove one")
+            own.add(key)
+        loader.flatten_mapping(node)  # the fields of "<<: *other" come first
         result: Dict[Any, Any] = {}
         for key_node, value_node in node.value:
             key = loader.construct_object(key_node)
             here = (*path, key if isinstance(key, int) else str(key))
-            if here[-1] in result:
-                raise FieldError(f"{file}, line {key_node.start_mark.line + 1}: {key} appears twice: remove one")
-            result[here[-1]] = _plain(loader, value_node, here, lines, file)
+            result[here[-1]] = _plain(loader, value_node, here, lines, file, most)
             lines[here] = key_node.start_mark.line + 1
         return result
     return loader.construct_object(node)

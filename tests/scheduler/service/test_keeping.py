@@ -6,7 +6,8 @@ import pytest
 
 from scheduler.service import tables as t
 from scheduler.service.keeping import Keep, finished, tidy
-from scheduler.service.local import LocalCluster, this_machine
+from scheduler.service.local import LocalCluster
+from scheduler.service.nodes import this_machine
 from scheduler.service.spec import parse_spec
 
 FILES = ("1-1/logs/worker-0.log", "1-2/logs/worker-0.log", "1-checkpoint/manifest.json", "11-1/logs/worker-0.log")

@@ -89,6 +89,6 @@ def test_speeds_are_learnt_by_type_and_grow_with_size():
 def test_what_no_node_can_hold_is_named():
     assert misfit(spec(), NODES) == ""
     large = parse_spec({"name": "x", "command": "python x", "workers": {"cpus": 9}})
-    assert misfit(large, NODES) == "workers.cpus: 9 is more than any node has (4)"
+    assert misfit(large, NODES) == "workers.cpus: 9 is more than any node has (4): ask for less"
     many = spec(workers=(9, 9))
-    assert misfit(many, NODES) == "workers.min: 9 with servers.min 1 do not fit on all nodes together"
+    assert misfit(many, NODES) == "workers.min: 9 with servers.min 1 do not fit on all nodes together: lower them"

@@ -47,6 +47,12 @@ def test_a_job_file_counts_its_folder_from_its_own(tmp_path):
         ({"environment": {"A B": "1"}}, "environment: 'A B' cannot be set for a job"),
         ({"environment": {"ELASTIC_MX_NAME": "1"}}, "environment: 'ELASTIC_MX_NAME' cannot be set for a job"),
         ({"environment": {"DEBUG": True}}, "environment.DEBUG: True: input should be a valid string"),
+        ({"name": True}, "name: True: is true or false in YAML, as yes, no, on and off are: quote it if it is a text"),
+        ({"epochs": True}, "epochs: True: is true or false in YAML"),
+        ({"workers": 4}, "workers: 4: fields are needed, as in {min: 1, max: 4}: there are min, max, cpus"),
+        ({"workers": {"memory": 3}}, "workers.memory: 3: a size with its unit is needed"),
+        ({"command": ["python", "a\0b"]}, "command: ['python', 'a\\x00b']: holds a zero byte"),
+        ({"environment": {"A": "a\0b"}}, "environment: holds a zero byte"),
         ({"priority": 1000}, "priority: 1000: input should be less than or equal to 100"),
     ],
 )
@@ -58,16 +64,54 @@ def test_what_is_wrong_is_told_in_one_line_with_field_and_value(change, line):
 
 @pytest.mark.parametrize("data", [None, 3, ["a"], "text"])
 def test_what_is_no_mapping_is_no_job(data):
-    with pytest.raises(SpecError, match="a job is a mapping of fields, not "):
+    with pytest.raises(SpecError, match="a job is a mapping of fields with name and command at least, not "):
         parse_spec(data)
 
 
-@pytest.mark.parametrize("content", ["a: [", "\x00", "b: *unknown"])
-def test_a_file_that_is_not_yaml_is_told_in_one_line(tmp_path, content):
-    (tmp_path / "job.yaml").write_text(content)
-    with pytest.raises(SpecError, match=r"job\.yaml is not YAML") as caught:
-        read_spec(tmp_path / "job.yaml")
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("a: [", ", line 2: not YAML: "),
+        ("\x00", ": not YAML: "),
+        ("b: *unknown", ", line 1: not YAML: "),
+        ("name: x\n---\nname: y", ", line 2: not YAML: "),
+        ("c: " + "[" * 5000, ", line 1: not YAML: "),
+        ("epochs: " + "9" * 5000, ": not YAML: "),
+        ("epochs: 3\nepochs: 4", ", line 2: epochs appears twice: remove one"),
+        (
+            "".join(f"{b}: &{b} [{f'*{a}, ' * 9}]\n" for a, b in zip("abcdefgh", "bcdefgh")).replace("*a", "x"),
+            ": its aliases",
+        ),
+        ("command: true\ncolour:\n  dark: red", ", line 2: colour: there is no such field"),
+        ("name: x\ncommand: y\nworkers:\n  max: 4\n  min: 0", ", line 5: workers.min: 0: input should be greater"),
+        ("", ": a job is a mapping of fields with name and command at least, not None"),
+        ("command: true", ": name: is missing: every job has one"),
+        ("#" * (1 << 20) + "#", " has 1.0 MiB: a description has 1 MiB at most: is it another file?"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_told_in_one_line_with_the_file_and_the_line(tmp_path, content, line):
+    path = tmp_path / "job.yaml"
+    path.write_text(content)
+    with pytest.raises(SpecError) as caught:
+        read_spec(path)
+    assert str(caught.value).startswith(f"{path}{line}") and "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_no_text_or_not_there_is_told_in_one_line(tmp_path):
+    path = tmp_path / "job.yaml"
+    with pytest.raises(SpecError, match=r"job\.yaml cannot be read: No such file"):
+        read_spec(path)
+    path.write_bytes(b"name: \xff")
+    with pytest.raises(SpecError, match=r"job\.yaml cannot be read: 'utf-8' codec"):
+        read_spec(path)
+
+
+def test_fields_may_be_taken_from_elsewhere_in_the_file(tmp_path):
+    (tmp_path / "job.yaml").write_text(
+        "name: x\ncommand: y\nservers: &small {max: 3, cpus: 1}\nworkers: {<<: *small, max: 5}\n"
+    )
+    spec = read_spec(tmp_path / "job.yaml")
+    assert (spec.servers.max, spec.workers.max, spec.workers.cpus) == (3, 5, 1.0)
 
 
 @pytest.mark.parametrize(
