@@ -1,7 +1,8 @@
 """``python -m benchmarks.paper [--only NAME…] [--json] [--quick] [--out DIR]``.
 
-Every setting that is done is kept in DIR/results.json, so a run that was ended goes on where it was; DIR/README.md has
-a row for each finished experiment beside the paper's, and its figure. Times are in slots.
+Every setting that is done is kept in DIR/NAME.json, and every round of a training beside it, so a run that was ended
+goes on where it was; runs of different experiments may share DIR. DIR/README.md has a row for each finished experiment
+beside the paper's, and its figure. Times are in slots.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
     runner = Runner(
         workload=workloads()[0],
         budget=QUICK if options.quick else Budget(),
-        store=Store(out / "results.json"),
+        store=Store(out),
         agents=options.agents or out / "agents",
         say=say,
     )
@@ -55,7 +56,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
             rows.append([experiment.name, experiment.paper, outcome])
             write_page(out / "README.md", runner)
     except KeyboardInterrupt:
-        sys.exit(f"stopped: what was finished is in {runner.store.path}; the same command goes on from there")
+        sys.exit(f"stopped: what was finished is in {out}; the same command goes on from there")
     print(in_columns(("experiment", "the paper", "here"), rows))
     if options.json:
         print(json.dumps({"workload": runner.workload.name, "experiments": result}))

@@ -24,22 +24,29 @@ PEAKS = (1, 2, 3)
 
 
 class Store:
-    """The results file: by experiment and setting a row, and a digest of what was run for it."""
+    """A file for each experiment: by setting a row, and a digest of what was run for it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.rows: Dict[str, Dict[str, Row]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._rows: Dict[str, Table] = {}
+
+    def table(self, experiment: str) -> Table:
+        path = self.directory / f"{experiment}.json"
+        if experiment not in self._rows and path.is_file():
+            self._rows[experiment] = json.loads(path.read_text(encoding="utf-8"))
+        return self._rows.setdefault(experiment, {})
 
     def get(self, experiment: str, setting: str, digest: str) -> Optional[Row]:
-        row = self.rows.get(experiment, {}).get(setting)
+        row = self.table(experiment).get(setting)
         return row if row is not None and row["digest"] == digest else None
 
     def put(self, experiment: str, setting: str, row: Row) -> None:
-        self.rows.setdefault(experiment, {})[setting] = row
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_name(self.path.name + ".partial")
-        partial.write_text(json.dumps(self.rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        os.replace(partial, self.path)
+        table = self.table(experiment)
+        table[setting] = row
+        self.directory.mkdir(parents=True, exist_ok=True)
+        partial = self.directory / f"{experiment}.json.partial"
+        partial.write_text(json.dumps(table, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        os.replace(partial, self.directory / f"{experiment}.json")
 
 
 @dataclass(frozen=True)

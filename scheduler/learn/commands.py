@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Tuple, Type
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from scheduler.learn.recorded import Recorded
 
 RIVALS = ("drf", "optimus", "greedy", "greedy-fit")
-ROUNDS = {"dl2": (60, 0), "dl2x": (8, 48)}
+ROUNDS = {"dl2": (60, 0), "dl2x": (8, 48), "offline-rl": (0, 20)}
 RECORDED_ROUNDS = {"dl2": (40, 0), "dl2x": (20, 0)}  # imitation only: serve --learn goes on from there
 TEACHER = "greedy-fit"
 
@@ -54,7 +55,11 @@ TEACHER = "greedy-fit"
 @click.option(
     "--warmup", type=int, help="Rounds of imitation.  [default: 60 for dl2, 8 for dl2x; of a record, 40 and 20]"
 )
-@click.option("--online", type=int, help="Rounds of reinforcement.  [default: 0 for dl2 and of a record, else 48]")
+@click.option(
+    "--online",
+    type=int,
+    help="Rounds of reinforcement.  [default: 0 for dl2 and of a record, 48 for dl2x, 20 for offline-rl]",
+)
 @click.option("--every", default=5, show_default=True, help="Rounds between validations.")
 @click.option("--validation", default=6, show_default=True, help="Traces to validate on.")
 @click.option("--seed", default=0, show_default=True, help="Fixes every random draw.")
@@ -101,11 +106,21 @@ def train_policy(
     made: Dict[str, Any] = {"teacher": teacher or TEACHER, "seed": options["seed"]}
     scenario: Held
     if record is not None:
+        if policy not in RECORDED_ROUNDS:
+            raise ValueError(f"--from-record is given with --policy {policy}, which imitates nobody: leave it out")
         scenario = recorded = _recorded(record, teacher, workloads, speeds, options)
         made.update(workload="a service's record", teacher=", ".join(recorded.policies))
         session = SESSIONS[policy](scenario, make(TEACHER), lessons=recorded.lessons)
     else:
         scenario = mixture = _scenario(workloads or ("shipped",), speeds, options)
+        if policy == "offline-rl":
+            from scheduler.learn.offline import analytical
+
+            if warmup:
+                raise ValueError(f"--warmup is {warmup}, but {policy} imitates nobody: leave it out")
+            made["teacher"] = ""
+            parts = [replace(part, workload=analytical(part.workload)) for part in mixture.scenarios]
+            scenario = mixture = Mixture(parts)
         made["workload"] = ", ".join(part.workload.name for part in mixture.scenarios)
         session = SESSIONS[policy](scenario, make(teacher or TEACHER))
     usual = (RECORDED_ROUNDS if record is not None else ROUNDS)[policy]

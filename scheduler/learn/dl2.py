@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Dict, Sequence, Union
+from typing import Any, Dict, Sequence, Union
 
 import numpy as np
 import torch
@@ -24,10 +24,11 @@ class Dl2Agent:
         params: the hyper-parameters; ``jobs`` and ``hidden`` fix the networks' sizes.
         types: names of the job types that the one-hot input knows, in order.
         seed: of the initial weights.
+        name: the policy that it is an agent of; others may share the network (``offline.py``).
     """
 
-    def __init__(self, params: Dl2Params, types: Sequence[str], seed: int = 0) -> None:
-        self.params = params
+    def __init__(self, params: Dl2Params, types: Sequence[str], seed: int = 0, name: str = "dl2") -> None:
+        self.params, self.name = params, name
         self.types: Dict[str, int] = {name: index for index, name in enumerate(types)}
         generator_state = torch.random.get_rng_state()
         torch.manual_seed(seed)
@@ -38,13 +39,12 @@ class Dl2Agent:
 
     def logits(self, states: np.ndarray) -> np.ndarray:
         """float32 [k, J (L + 5)] → float32 [k, 3J + 1]."""
-        with torch.inference_mode():
-            return self.policy(torch.from_numpy(states)).numpy()
+        return self.policy.infer(states)
 
-    def plain(self) -> Dict[str, object]:
+    def plain(self) -> Dict[str, Any]:
         """What a checkpoint holds of the agent."""
         return {
-            "policy": "dl2",
+            "policy": self.name,
             "features": FEATURES,
             "params": self.params.plain(),
             "types": list(self.types),
@@ -53,9 +53,9 @@ class Dl2Agent:
         }
 
     @classmethod
-    def from_plain(cls, data: Dict[str, object], source: str) -> Dl2Agent:
-        checkpoint.expect(data, "dl2", FEATURES, source)
-        agent = cls(Dl2Params.from_plain(data["params"]), data["types"])  # type: ignore[arg-type]
+    def from_plain(cls, data: Dict[str, Any], source: str, name: str = "dl2") -> Dl2Agent:
+        checkpoint.expect(data, name, FEATURES, source)
+        agent = cls(Dl2Params.from_plain(data["params"]), data["types"], name=name)
         checkpoint.restore(agent.policy, data["policy_net"], source)
         checkpoint.restore(agent.value, data["value_net"], source)
         return agent
@@ -95,8 +95,8 @@ class Dl2(Policy):
 def _expect_known(agent: Dl2Agent, jobs: JobsView) -> None:
     if len(jobs) and not any(kind.name in agent.types for kind in jobs.types):
         raise ValueError(
-            f"dl2: the agent was trained on job types {', '.join(agent.types)}, and the workload has none of them: "
-            "train one with elastic-mx train-policy --policy dl2, or use dl2x"
+            f"{agent.name}: the agent was trained on job types {', '.join(agent.types)}, and the workload has none of "
+            f"them: train one with elastic-mx train-policy --policy {agent.name}, or use dl2x"
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional, Protocol, Sequence, Tuple
 import numpy as np
 
 from scheduler.core import Allocation, ClusterView, JobsView, Policy
-from scheduler.learn import checkpoint
+from scheduler.learn import checkpoint, offline
 from scheduler.learn.dl2 import FEATURES as DL2_FEATURES
 from scheduler.learn.dl2 import Dl2, Dl2Agent
 from scheduler.learn.dl2_training import Online
@@ -60,6 +60,7 @@ class Dl2Session:
     """
 
     features = DL2_FEATURES
+    name = "dl2"
 
     def __init__(
         self,
@@ -70,7 +71,7 @@ class Dl2Session:
     ) -> None:
         self.scenario, self.teacher, self.lessons = scenario, teacher, lessons
         self.rng = scenario.training_rng()
-        self._agent = Dl2Agent(params or Dl2Params.ours(), scenario.type_names(), seed=scenario.seed)
+        self._agent = Dl2Agent(params or Dl2Params.ours(), scenario.type_names(), scenario.seed, self.name)
         self._begin()
 
     def _begin(self) -> None:
@@ -109,7 +110,7 @@ class Dl2Session:
         }
 
     def restore(self, agent: Dict[str, Any], state: Dict[str, Any], source: str) -> None:
-        self._agent = Dl2Agent.from_plain(agent, source)
+        self._agent = Dl2Agent.from_plain(agent, source, self.name)
         self.rng.bit_generator.state = state["rng"]
         self._begin()
         self._warm.optimizer.load_state_dict(state["warm"])
@@ -178,7 +179,16 @@ class Dl2xSession:
         self._ppo_state = state["online"]
 
 
-SESSIONS = {"dl2": Dl2Session, "dl2x": Dl2xSession}
+class OfflineSession(Dl2Session):
+    """``offline-rl``: rounds of reinforcement as for ``dl2``, in a scenario with analytical speeds; no other rounds."""
+
+    name = offline.NAME
+
+    def warm_round(self) -> Figures:
+        raise ValueError(f"{self.name} imitates nobody: leave --warmup out")
+
+
+SESSIONS = {"dl2": Dl2Session, "dl2x": Dl2xSession, offline.NAME: OfflineSession}
 
 
 @dataclass

@@ -21,8 +21,10 @@ REGISTRY: Dict[str, Tuple[str, str, Dict[str, Any]]] = {
     "greedy": ("scheduler.policies.greedy", "Greedy", {}),
     "dl2": ("scheduler.learn.dl2", "Dl2", {}),
     "dl2x": ("scheduler.learn.dl2x", "Dl2x", {}),
+    "offline-rl": ("scheduler.learn.offline", "OfflineRl", {}),
     "greedy-fit": ("scheduler.policies.greedy", "Greedy", {"strict": False}),
 }
+LEARNED = tuple(name for name, (module, _, _) in REGISTRY.items() if module.startswith("scheduler.learn."))
 
 
 def names() -> Tuple[str, ...]:

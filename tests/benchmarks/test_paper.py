@@ -17,7 +17,7 @@ PARAMS = changes(jobs=4, hidden=8, replay=16, batch=8)
 
 
 def runner(directory: Path, said: List[str]) -> Runner:
-    return Runner(tiny(), SMALL, Store(directory / "results.json"), directory / "agents", said.append)
+    return Runner(tiny(), SMALL, Store(directory), directory / "agents", said.append)
 
 
 def small(*settings: Setting) -> Experiment:

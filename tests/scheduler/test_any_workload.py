@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from scheduler.core import JobType
 from scheduler.costs import LinearCost
 from scheduler.evaluate import no_contention, run
-from scheduler.policies import make, names
+from scheduler.policies import LEARNED, make, names
 from scheduler.simulator import Simulator, SimulatorSettings
 from scheduler.speeds import FittedSpeed
 from scheduler.workload import Trace, Workload, make_trace
 
-POLICIES = [name for name in names() if not name.startswith("dl2")]
+POLICIES = [name for name in names() if name not in LEARNED]
 BRIEF = settings(  # no shrinking: it would take minutes, and the cases are small
     max_examples=25,
     deadline=None,

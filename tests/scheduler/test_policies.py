@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from scheduler.evaluate import RunResult, run
-from scheduler.policies import make, names
+from scheduler.policies import LEARNED, make, names
 from scheduler.simulator import Simulator
 from scheduler.traces import dl2
 from scheduler.traces.files import shipped_workload
@@ -72,7 +72,7 @@ def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
 
 
 def test_names_are_what_the_policies_call_themselves() -> None:
-    plain = [name for name in names() if not name.startswith("dl2")]
+    plain = [name for name in names() if name not in LEARNED]
     assert [make(name).name for name in plain] == plain
 
 

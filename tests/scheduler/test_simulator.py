@@ -10,7 +10,7 @@ from scheduler.core import SERVER, WORKER, Allocation, Cluster, JobType, Placeme
 from scheduler.costs import LinearCost
 from scheduler.evaluate import no_contention, run
 from scheduler.placement import Placer
-from scheduler.policies import make, names
+from scheduler.policies import LEARNED, make, names
 from scheduler.simulator import Simulator, SimulatorSettings
 from scheduler.speeds import FittedSpeed, PhysicalSpeed
 from scheduler.workload import Trace, Workload, make_trace
@@ -208,7 +208,7 @@ def test_settings_out_of_range_are_named() -> None:
         SimulatorSettings(node_mtbf=-1)
 
 
-@pytest.mark.parametrize("name", [name for name in names() if not name.startswith("dl2")])
+@pytest.mark.parametrize("name", [name for name in names() if name not in LEARNED])
 def test_every_policy_survives_failures_resize_costs_and_empty_slots(name: str) -> None:
     settings = SimulatorSettings(node_mtbf=20, node_repair=1, resize_cost=LinearCost(5.0), speed_variation=0.1)
     simulator = Simulator(small_workload(nodes=4), trace_of(0, 0, 1, 40, 41), settings, seed=3)
