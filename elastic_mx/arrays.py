@@ -10,7 +10,7 @@ import ctypes
 import functools
 import math
 from dataclasses import dataclass
-from typing import Any, Iterable, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, Sequence, Tuple, Union
 
 import mxnet as mx
 import numpy as np
@@ -36,7 +36,7 @@ class _DLManagedTensor(ctypes.Structure):
     _fields_ = [("tensor", _DLTensor), ("manager", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
 
 
-_TYPES = {
+_TYPES: Dict[Tuple[int, int], np.dtype] = {
     (0, 8): np.dtype("i1"),
     (0, 32): np.dtype("i4"),
     (0, 64): np.dtype("i8"),
@@ -56,6 +56,8 @@ class _Memory:
     """What a numpy view stands on; it keeps the array alive that owns the memory."""
 
     __slots__ = ("__array_interface__", "owner")
+    __array_interface__: Dict[str, Any]
+    owner: Any
 
 
 def view(array: mx.nd.NDArray) -> np.ndarray:
@@ -113,8 +115,8 @@ def flat_view(array: mx.nd.NDArray, count: int, dtype: np.dtype, writable: bool 
         known = axes <= 4 and math.prod(own[_AXES + 1 : _AXES + 1 + axes]) == count
         known = known and _MXNET_TYPES.get(own[_DTYPE] & 0xFFFFFFFF) == dtype
         if known and plain and storage[0] and storage[2] & 0xFFFFFFFF in _CPU_DEVICES:
-            memory = ctypes.c_char * (count * dtype.itemsize)
-            return np.frombuffer(memory.from_address(storage[0] + own[_BYTE_OFFSET]), dtype)
+            memory: Any = (ctypes.c_char * (count * dtype.itemsize)).from_address(storage[0] + own[_BYTE_OFFSET])
+            return np.frombuffer(memory, dtype)
     found = (writable_view if writable else view)(array).reshape(-1)
     if found.dtype != dtype or found.size != count:
         raise ValueError(f"an array of {found.size} {found.dtype} is used with a key of {count} {dtype}")

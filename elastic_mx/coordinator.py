@@ -42,7 +42,7 @@ class Coordinator:
         self._socket.router_handover = True
         self._socket.sndhwm = self._socket.rcvhwm = 0
         self._socket.bind(bind)
-        self.address = self._socket.last_endpoint.decode()
+        self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.stopping = False
 
     def run(self) -> None:

@@ -60,7 +60,7 @@ _GIVE_UP_SECONDS = 60.0  # for what waited for those given up to begin; only a m
 
 _ASYNC_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _COMPLETE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-_THREE_WORDS = ctypes.c_void_p * 3
+_THREE_WORDS = ctypes.c_size_t * 3
 
 
 class EngineError(RuntimeError):

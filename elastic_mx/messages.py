@@ -371,6 +371,6 @@ def decode_from_coordinator(data: bytes) -> Message:
 
 def _decode(decoder: Any, data: bytes) -> Message:
     try:
-        return decoder.decode(data)  # type: ignore[no-any-return]
+        return decoder.decode(data)
     except msgspec.MsgspecError as error:
         raise ProtocolError(f"a control message of {len(data)} bytes cannot be read: {error}") from error

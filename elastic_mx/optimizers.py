@@ -55,7 +55,7 @@ def describe(optimizer: Any, seed: int = 0) -> Dict[str, Any]:
         order=_order(optimizer),
         seed=seed,
     )
-    return msgspec.to_builtins(spec)  # type: ignore[no-any-return]
+    return msgspec.to_builtins(spec)
 
 
 def needs_whole_tensors(optimizer: Any) -> bool:

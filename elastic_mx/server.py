@@ -220,7 +220,7 @@ class Server:
             if len(frames) != 2 * len(slices):
                 raise m.ProtocolError(f"{sender} sent {len(frames)} frames of rows for {len(slices)} slices")
             buffers = [frame.buffer for frame in frames]
-            return [self.values.rows(s, *buffers[2 * i : 2 * i + 2], scalars) for i, s in enumerate(slices)]
+            return [self.values.rows(s, buffers[2 * i], buffers[2 * i + 1], scalars) for i, s in enumerate(slices)]
         if getattr(message, "encoding", "") == "packed":
             data = np.concatenate([np.frombuffer(frame.buffer, np.uint8) for frame in frames] or [np.empty(0, "u1")])
             return self.values.packed(slices, data, message.compression, scalars)
@@ -296,7 +296,7 @@ class Server:
         s, request, rows = instruction.slice, instruction.request, instruction.what
         if rows is None:
             [(structure, _)], arrays = self.values.dump_states([s])
-            frames = [memoryview(np.ascontiguousarray(array)).cast("B") for array in arrays]
+            frames = [np.ascontiguousarray(array).data.cast("B") for array in arrays]
             self._reply(instruction.worker, wire.Part(request, structure), frames)
         else:
             self._reply(instruction.worker, wire.Part(request), [np.ascontiguousarray(self.values.array(s)[rows])])
@@ -326,7 +326,7 @@ class Server:
         message = wire.Migrate(instruction.generation, slices, [versions[s] for s in slices], states, optimizers)
         ranges = wire.runs(slices, self.catalog.offset, self.catalog.size)
         values = [self.values.arena.bytes[start:stop] for start, stop in ranges]
-        frames = [*values, *(memoryview(array).cast("B") for array in arrays)]
+        frames = [*values, *(array.data.cast("B") for array in arrays)]
         # Nothing writes to them any more, and their memory is kept until the new owner has them.
         sockets.send(self._peers[instruction.target], [wire.encode(message)], frames, stable=True)
         moves = self._moves[instruction.generation]

@@ -306,11 +306,11 @@ class ServerMachine:
         """Take the next round off the queues if it is complete: (worker, source) in rank order."""
         pushes = state.pushes
         if state.asynchronous:
-            for worker, queue in pushes.items():
-                if queue:
-                    return [(worker, queue.popleft()[1])]
+            for worker, waiting in pushes.items():
+                if waiting:
+                    return [(worker, waiting.popleft()[1])]
             return None
-        heads = [queue[0][0] for queue in pushes.values() if queue]
+        heads = [waiting[0][0] for waiting in pushes.values() if waiting]
         if not heads:
             return None
         tag = min(heads)

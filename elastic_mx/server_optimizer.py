@@ -162,6 +162,7 @@ class ServerOptimizer:
             if state.slots < self._slots(weight.dtype):
                 self._create(s, state, weight[at:])
             if len(slices) > 1:
+                assert self._place is not None, "without places no slices lie side by side"
                 at += aligned(self._place(s)[1]) // weight.itemsize
             state.count += 1
         step = self._step(first, weight.dtype)
@@ -354,7 +355,7 @@ class ServerOptimizer:
 def dense(gradient: Any, weight: np.ndarray) -> np.ndarray:
     """A gradient of the shape of `weight`; a RowSparse becomes zeros where it has no rows."""
     if not isinstance(gradient, RowSparse):
-        return gradient  # type: ignore[no-any-return]
+        return gradient
     full = np.zeros_like(weight)
     full[gradient.rows] = gradient.values
     return full

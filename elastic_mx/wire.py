@@ -166,7 +166,7 @@ def decode_to_worker(data: Any) -> Data:
 
 def _decode(decoder: Any, data: Any) -> Data:
     try:
-        return decoder.decode(data)  # type: ignore[no-any-return]
+        return decoder.decode(data)
     except msgspec.MsgspecError as error:
         raise ProtocolError(f"a data header of {len(data)} bytes cannot be read: {error}") from error
 

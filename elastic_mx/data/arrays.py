@@ -14,7 +14,7 @@ from elastic_mx.data.sampler import Batch, BatchSampler
 from elastic_mx.data.session import Session
 
 
-class NDArrayIter(mx.io.DataIter):  # type: ignore[misc]
+class NDArrayIter(mx.io.DataIter):
     """An iterator over arrays in memory, each epoch of which is dealt among the job's workers.
 
     ``module.fit(it, begin_epoch=elastic_mx.epoch(), optimizer_params={..., 'rescale_grad': it.rescale_grad})``.

@@ -47,7 +47,7 @@ def client_command(function: F) -> F:
     service = click.option(
         "--service", metavar="URL", help=f"The service, or several on one record: A,B. [default: {DEFAULT_ADDRESS}]"
     )
-    return as_json(service(plain_errors(function)))  # type: ignore[no-any-return]
+    return as_json(service(plain_errors(function)))
 
 
 # ------------------------------------------------------------------------------------------------------- serve

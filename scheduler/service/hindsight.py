@@ -49,7 +49,7 @@ def workload_of(
         capacity: float64 [N, R].
         tables: epochs per slot at (servers, workers), by kind; each job's must be there.
     """
-    numbers: Dict[Tuple[object, ...], int] = {}
+    numbers: Dict[Tuple[str, Tuple[float, ...], Tuple[float, ...], Tuple[int, int]], int] = {}
     lengths: List[List[float]] = []
     kinds: List[int] = []
     for job in jobs:
@@ -63,13 +63,13 @@ def workload_of(
         lengths[kinds[-1]].append(job.epochs)
     types = []
     for (kind, worker, server, limits), epochs in zip(numbers, lengths):
-        rates = tables[str(kind)]
-        within = rates[: limits[0] + 1, : limits[1] + 1] / slot_seconds  # type: ignore[index]
+        rates = tables[kind]
+        within = rates[: limits[0] + 1, : limits[1] + 1] / slot_seconds
         types.append(
             JobType(
-                str(kind),
-                worker,  # type: ignore[arg-type]
-                server,  # type: ignore[arg-type]
+                kind,
+                worker,
+                server,
                 epochs=float(np.mean(epochs)),
                 speed=Table(within),
                 weight=float(len(epochs)),

@@ -102,7 +102,7 @@ class Speeds:
     def saw(self, job: Seen) -> None:
         if job.rate is not None and job.rate > 0 and job.workers and job.servers:
             known = self._scales.setdefault(job.spec.kind, [])
-            known.append(job.rate / float(curve(job.servers, job.workers)))
+            known.append(job.rate / float(curve(np.array(job.servers), np.array(job.workers))))
             del known[: -self._keep]
 
     def scale(self, kind: str) -> float:
@@ -145,7 +145,7 @@ def views(
         key = (job.spec.kind, job.spec.workers.demand, job.spec.servers.demand)
         if key not in numbers:
             numbers[key] = len(types)
-            types.append(JobType(*key, epochs=job.epochs))  # type: ignore[arg-type]
+            types.append(JobType(*key, epochs=job.epochs))
         index.append(numbers[key])
     rates = np.array([speeds.table(kind.name, most) for kind in types]).reshape(-1, most[0] + 1, most[1] + 1)
     kinds = np.array(index, dtype=np.int64)

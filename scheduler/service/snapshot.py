@@ -67,7 +67,7 @@ def views_of(data: Dict[str, Any]) -> Tuple[ClusterView, JobsView, Allocation]:
     cluster = ClusterView(
         data["slot"], data["slot_seconds"], RESOURCES, capacity, np.ones(len(capacity), dtype=bool), *most
     )
-    columns = {
+    columns: Dict[str, Any] = {
         name: np.array([np.nan if x is None else x for x in data["jobs"][name]], dtype=np.int64 if whole else float)
         for name in _COLUMNS
         for whole in (name in _WHOLE,)
