@@ -139,7 +139,7 @@ class CoordinatorMachine:
         if status:
             job.dead.add(name)
         if counts and status:
-            self._end(f"{name} failed with status {status}", status)
+            self._end(f"{name} failed with {m.spoken(status)}", status)
         if counts or role is None or name in job.finished or job.over:
             return
         if job.plan is not None and name in members(job.plan.generation):

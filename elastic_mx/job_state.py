@@ -206,7 +206,6 @@ class JobState:
             "name": name,
             "step": progress.step if progress else 0,
             "step_seconds": progress.step_seconds if progress else None,
-            "samples": progress.samples if progress else 0,
             "epochs": progress.epochs if progress else 0.0,
             "finished": name in self.finished,
         }

@@ -15,7 +15,7 @@ import numpy as np
 from mxnet.kvstore import KVStore, KVStoreBase
 from mxnet.ndarray.sparse import BaseSparseNDArray
 
-from elastic_mx import carry, data, engine, optimizers, states
+from elastic_mx import carry, data, engine, optimizers, states, uncaught
 from elastic_mx.calls import Arrays, arrays_of, dense, item_of, names_of, once, sum_of
 from elastic_mx.catalog import Key
 from elastic_mx.compression import Compression, from_parameters
@@ -62,6 +62,8 @@ def worker() -> Worker:
     global _worker
     if _worker is None:
         settings = ProcessSettings.from_environment()
+        if settings is None or not settings.trace:
+            uncaught.tell_in_one_line()
         if settings is None:
             raise JobError(
                 "this script uses a dist_elastic store but belongs to no job: "

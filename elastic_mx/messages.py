@@ -6,6 +6,7 @@ What the messages mean is told in docs/protocol.md; who acts on them, in coordin
 
 from __future__ import annotations
 
+import signal
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 import msgspec
@@ -82,15 +83,13 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """What a worker reports of itself: steps begun, seconds per step (a running median), samples dealt to it.
+    """What a worker reports of itself: steps begun, seconds per step (a running median).
 
     `epochs` is how many it has trained, with the part of the one under way; 0 where nobody has said how long one is.
     """
 
     step: int
     step_seconds: float
-    samples: int = 0
-    longest_step_seconds: float = 0.0
     epochs: float = 0.0
 
 
@@ -181,6 +180,16 @@ class Exited(Message, frozen=True):
 
     name: str
     status: int
+
+
+def spoken(status: int) -> str:
+    """An exit status as text; a signal by its name."""
+    if status >= 0:
+        return f"status {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"
 
 
 class Scale(Message, frozen=True):

@@ -24,7 +24,6 @@ class Meter:
         self._answered: Dict[int, float] = {}
         self._blocked = 0.0
         self._changes: Dict[int, int] = {}
-        self.samples = 0
 
     def step_began(self, step: int, now: float) -> None:
         """The first push of a step; calling it again for the same step changes nothing."""
@@ -77,4 +76,4 @@ class Meter:
 
     def progress(self, begun: int, epochs: float = 0.0) -> Progress:
         """What to report when step `begun` is the last that has begun and so many epochs are trained."""
-        return Progress(max(begun + 1, 0), self.median_step_seconds(), self.samples, epochs=epochs)
+        return Progress(max(begun + 1, 0), self.median_step_seconds(), epochs)

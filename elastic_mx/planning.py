@@ -254,7 +254,11 @@ def cost(plan: Plan, before: m.Generation, asked: List[float]) -> Dict[str, Any]
     )
     return {
         "generation": plan.generation.number,
-        "kind": ", ".join(f"{after - count:+d} {role}" for role, count, after in counts if after != count),
+        "kind": ", ".join(
+            f"{after - count:+d} {role}{'' if abs(after - count) == 1 else 's'}"
+            for role, count, after in counts
+            if after != count
+        ),
         "step": plan.step,
         "bytes_moved": plan.bytes_in,
         "startup_seconds": plan.started - min([plan.started, *asked]),

@@ -14,6 +14,7 @@ import click
 from elastic_mx.client import ControlClient
 from elastic_mx.link import JobError
 from launcher.registry import JobEntry, Registry, RegistryError
+from launcher.room import check_room
 
 F = TypeVar("F", bound=Callable[..., Any])
 STATUS_PATIENCE = 3.0
@@ -33,8 +34,8 @@ def plain_errors(function: F) -> F:
     return wrapped  # type: ignore[return-value]
 
 
-class Size(click.IntRange):
-    """A number of workers or servers, at least 1."""
+class Size(click.ParamType):
+    """A number of workers, servers or threads, at least 1."""
 
     name = "number"
 
@@ -67,6 +68,7 @@ def scale(job: str, workers: Optional[int], servers: Optional[int], timeout: Opt
     """
     if workers is None and servers is None:
         raise click.UsageError("say a size: --workers, --servers or both")
+    check_room(workers or 0, servers or 0)
     entry = Registry().find(job)
     with ControlClient(entry.coordinator, job) as client:
         body = client.scale(workers, servers, timeout)
@@ -113,7 +115,7 @@ def describe_resize(job: str, body: Dict[str, Any]) -> str:
     """What a resize cost, as a line of text."""
     size = f"{plural(body['workers'], 'worker')} and {plural(body['servers'], 'server')}"
     if "step" not in body:
-        return f"{job} has {size} already: nothing to do"
+        return f"{job} has {size}: no resize was needed"
     return (
         f"{job} has {size} from step {body['step']} on ({body['kind']}): "
         f"{megabytes(body['bytes_moved'])} moved, in force {body['seconds']:.2f} s after the plan was made, "
@@ -235,15 +237,15 @@ def _print_job(body: Dict[str, Any]) -> None:
     )
     if body["drop_in"]:
         show("a drop-in job: its script deals out the samples, so no promise about them holds through a resize")
-    workers = _table("worker", "step", "step time", "samples")
+    workers = _table("worker", "step", "step time", "epochs")
     for worker in body.get("workers", ()):
         workers.add_row(
-            worker["name"], str(worker["step"]), milliseconds(worker["step_seconds"]), str(worker["samples"])
+            worker["name"], str(worker["step"]), milliseconds(worker["step_seconds"]), f"{worker['epochs']:.2f}"
         )
     servers = _table("server", "slices", "size")
     for server in body.get("servers", ()):
         servers.add_row(server["name"], str(server["slices"]), megabytes(server["bytes"]))
-    show(workers, servers)
+    show(*(table for table in (workers, servers) if table.row_count))
     if body.get("resizes"):
         show(resize_table(body["resizes"]))
 

@@ -15,6 +15,7 @@ from elastic_mx.settings import MIB, TRANSPORTS, JobSettings
 from launcher.commands import Size, plain_errors
 from launcher.local import LaunchSettings, LocalJob
 from launcher.registry import Registry
+from launcher.room import check_room
 
 INTERPRETERS = ("python", "python3")
 OPTIONS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
@@ -76,6 +77,7 @@ def launch(
       elastic-mx launch -n 3 -s 2 --restore saved -- python examples/digits.py
       elastic-mx launch -n 2 -s 2 --drop-in -- python old_script.py --kv-store dist_sync
     """
+    check_room(workers, servers)
     resolved = resolve(command)
     if restore is not None and not os.path.isdir(restore):
         raise JobError(f"--restore {restore!r} is no folder: give one that elastic-mx checkpoint has written")

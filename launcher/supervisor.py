@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Set, Union
+from typing import Any, Dict, List, Optional, Set, Tuple, Union
 
 from elastic_mx import messages as m
 
@@ -113,7 +113,7 @@ class Supervisor:
         if self.phase != "running":
             return self._proceed(now)
         if name == COORDINATOR:
-            return self._fail(f"the coordinator ended ({_spoken(status)}); the job cannot go on", status or 1, now)
+            return self._fail(f"the coordinator ended ({m.spoken(status)}); the job cannot go on", status or 1, now)
         told: List[Instruction] = [Tell(m.Exited(name=name, status=status))]
         if status:
             self._judged_by[name] = now + GRACE_SECONDS
@@ -127,6 +127,8 @@ class Supervisor:
             return []
         if message.status == 0:
             self.phase, self._status, self._deadline = "leaving", 0, now + LEAVE_SECONDS
+            for name in self._judged_by:  # it failed as the job ended, and nobody will judge that any more
+                self.children[name].ended_in = self.phase
             late = [n for n in self._running("worker") if self._drop_in and n not in self._initial]
             return [self._fence(""), *(Signal(name, signal.SIGTERM) for name in late), *self._proceed(now)]
         if message.status == -signal.SIGTERM:
@@ -145,7 +147,7 @@ class Supervisor:
             return []
         status = self.children[name].status
         if status:
-            told = Say(f"{name} ended with {_spoken(status)}, but the job did not count on it and goes on")
+            told = Say(f"{name} ended with {m.spoken(status)}, but the job did not count on it and goes on")
             return [told, *self._end_if_alone(now)]
         if reply.body.get("state") == "starting":
             return self._fail(f"{name} ended before the job began: did its script use a dist_elastic store?", 1, now)
@@ -179,7 +181,7 @@ class Supervisor:
             late = [name for name, at in self._judged_by.items() if now >= at]
             if late:
                 status = self.children[late[0]].status or 1
-                return self._fail(f"{late[0]} ended with {_spoken(status)} and the coordinator is silent", status, now)
+                return self._fail(f"{late[0]} ended with {m.spoken(status)} and the coordinator is silent", status, now)
             return [self._fence(name) for name in due]
         if self._deadline is None or now < self._deadline:
             return []
@@ -213,7 +215,9 @@ class Supervisor:
             return [*(Signal(name, signal.SIGTERM) for name in self._running(COORDINATOR)), *self._proceed(now)]
         if self.phase == "closing" and not self._alive():
             self.phase = "over"
-            return [Finish(self._exit_status())]
+            status, name = self._exit_status()
+            told = [Say(f"{name} ended with {m.spoken(self.children[name].status or 0)}")] if name else []
+            return [*told, Finish(status)]
         return []
 
     def _tell_stop(self) -> List[Instruction]:
@@ -225,12 +229,17 @@ class Supervisor:
         self._killed = True
         return [Signal(name, signal.SIGKILL) for name in names]
 
-    def _exit_status(self) -> int:
-        """The job's exit status: what it failed with, else the first failure among its processes' own statuses."""
-        status = self._status
-        if status is None or status == 0:
-            status = next((s for s in (self._own_status(n) for n in self.children) if s), 0)
-        return status if status >= 0 else 128 - status
+    def _exit_status(self) -> Tuple[int, str]:
+        """The job's exit status: what it failed with, else the first failure among its processes' own statuses.
+
+        With it the process that failed when all scripts had ended, of which no line has told yet; else no name.
+        """
+        status, untold = self._status, ""
+        if not status:
+            own = ((self._own_status(name), name) for name in self.children)
+            status, name = next((found for found in own if found[0]), (0, ""))
+            untold = name if self._status == 0 else ""
+        return status if status >= 0 else 128 - status, untold
 
     def _own_status(self, name: str) -> int:
         """A process's exit status as far as it is the job's."""
@@ -263,13 +272,3 @@ class Supervisor:
     def summary(self) -> Dict[str, Any]:
         """The state in a form to print: phase, and each process's role and status."""
         return {"phase": self.phase, **{name: (child.role, child.status) for name, child in self.children.items()}}
-
-
-def _spoken(status: int) -> str:
-    """An exit status as text; a signal by its name."""
-    if status >= 0:
-        return f"status {status}"
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return f"signal {-status}"

@@ -27,7 +27,7 @@ def test_output_comes_with_the_processs_name_and_the_status_is_the_scripts(shell
     ("code", "status", "line"),
     [
         ("import sys; sys.exit(3)", 3, "elastic-mx: worker-0 failed with status 3"),
-        ("import os; os.kill(os.getpid(), 9)", 137, "elastic-mx: worker-0 failed with status -9"),
+        ("import os; os.kill(os.getpid(), 9)", 137, "elastic-mx: worker-0 failed with SIGKILL"),
         ("raise ValueError('no data')", 1, "[worker-0] ValueError: no data"),
     ],
 )

@@ -13,6 +13,8 @@ from tests.launcher.harness import wait_until
         (["lanch"], "No such command 'lanch'"),
         (["launch"], "Missing argument 'COMMAND...'"),
         (["launch", "-n", "0", "--", "true"], "0 is too few: a job needs at least 1"),
+        (["launch", "-n", "1000000", "--", "true"], "1000000 workers and 1 server are too many for this machine"),
+        (["scale", "digits", "--servers", "9000000"], "9000000 servers are too many for this machine"),
         (["launch", "-s", "two", "--", "true"], "'two' is not a valid integer"),
         (["launch", "--transport", "rdma", "--", "true"], "'rdma' is not one of 'auto', 'shm', 'tcp'"),
         (["launch", "--slice-mib", "0", "--", "true"], "--slice-mib"),

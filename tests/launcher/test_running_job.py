@@ -1,7 +1,8 @@
 """The commands about a running job, on real jobs: scale, status, stop, failures while it trains, drop-in scripts."""
 
 import json
-import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -42,7 +43,7 @@ def test_a_job_is_scaled_up_and_down_and_tells_what_that_cost(shell):
     assert (cost["workers"], cost["servers"], cost["generation"]) == (1, 1, body["generation"] + 1)
     assert cost["bytes_moved"] > 0 and cost["median_step_seconds"] > 0
     again = shell.run("scale", "digits", "--workers", 1)
-    assert again.stdout == "digits has 1 worker and 1 server already: nothing to do\n"
+    assert again.stdout == "digits has 1 worker and 1 server: no resize was needed\n"
     assert len(status(shell)["resizes"]) == body["generation"] + 1
     shown = shell.run("status", "digits").stdout
     assert "worker-0" in shown and "server-0" in shown and "+1 server" in shown
@@ -67,6 +68,46 @@ def test_a_member_that_ends_while_the_job_trains_ends_it(shell, end, line):
     (shell.folder / "STOP.worker-1").write_text(str(end))
     assert job.wait(20) == (end or 1)
     assert line in job.err
+
+
+DIES = """
+import elastic_mx
+import mxnet as mx
+kv = mx.kv.create("dist_elastic")
+weights = [mx.nd.eye(2) for _ in range(4)]
+for key, weight in enumerate(weights):
+    kv.init(key, weight)
+for step in range(100000):
+    if step == 20 and kv.rank == 1:
+        print("now an error", flush=True)
+        {error}
+    kv.pushpull([0, 1, 2, 3], weights)
+    sum(weight[0, 0] for weight in weights).asscalar()
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        ("mx.nd.dot(mx.nd.ones((3, 4)), mx.nd.ones((5, 6)))", "dot shape error: [3,4] X [5,6]"),
+        ("kv.push(0, mx.nd.linalg.potrf(-mx.nd.ones((2, 2))))", "spotrf failed in lapack"),  # seen at the next wait
+        ("kv.push(0, mx.nd.ones((5,)))", "[worker-1] elastic-mx: dies.py, line "),
+    ],
+)
+def test_a_job_whose_script_dies_of_an_error_of_mxnet_or_ours_is_gone_at_once(shell, error, line):
+    shell.script(DIES.format(error=error), "dies.py")
+    job = shell.launch("-n", 2, "-s", 2, "--", "python", "dies.py")
+    job.wait_for("now an error")
+    assert job.wait(5, status=1) == 1 and not shell.processes()
+    assert line in job.err and "worker-1 failed with status 1" in job.err
+
+
+def test_a_script_that_belongs_to_no_job_is_told_so_in_one_line(shell):
+    shell.script(DIES.format(error="pass"), "dies.py")
+    command = [sys.executable, "dies.py"]
+    ran = subprocess.run(command, env=shell.environment, cwd=shell.folder, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 1 and ran.stderr.count("\n") == 1
+    assert ran.stderr.startswith("elastic-mx: dies.py, line 4: this script uses a dist_elastic store but belongs to no")
 
 
 def test_a_job_is_saved_while_it_trains_and_goes_on_with_another_size(shell):
@@ -147,15 +188,22 @@ def test_the_environments_own_sitecustomize_runs_before_a_drop_in_script_too(she
     assert "[worker-0] the site is customised" in ran.stderr.splitlines()
 
 
-def test_a_drop_in_job_is_resized_and_says_what_it_cannot_promise(shell):
+def test_a_drop_in_job_ends_with_the_workers_that_it_was_started_with(shell):
     options = ("--drop-in", "--name", "digits", "--", "python", SCRIPTS / "dist_sync.py", "dist_sync")
-    job = shell.launch(*options, STEPS="1000", PAUSE="0.02")
+    stop = shell.folder / "STOP"
+    job = shell.launch(*options, STOP=str(stop), STEPS="100000", PAUSE="0.02")
     wait_until(lambda: status_or_none(shell), 60)
-    ran = shell.run("scale", "digits", "--servers", 2, timeout=60)
-    assert ran.returncode == 0, ran.stderr
-    assert "no promise about them" in shell.run("status", "digits").stdout
-    job.process.send_signal(signal.SIGTERM)
-    job.wait()
+    ran = shell.run("scale", "digits", "--servers", 2, "--workers", 2, timeout=60)
+    assert ran.returncode == 0 and "+1 server, +1 worker" in ran.stdout, ran.stderr
+    shown = shell.run("status", "digits").stdout
+    assert "no promise about them" in shown and "worker-1" in shown
+    before = {worker["name"]: worker["step"] for worker in status(shell)["workers"]}
+    wait_until(lambda: all(w["step"] > before[w["name"]] + 5 for w in status(shell)["workers"]), 30)
+    stop.write_text("worker-0")  # the one that joined has steps enough left for half an hour
+    assert job.wait(30) == 0, job.err
+    (line,) = [line for line in job.out.splitlines() if line.startswith("[worker-0] dist_sync")]
+    assert "rank 0 of 2 type ElasticKVStore" in line and line.endswith("weight [3.0, 3.0, 3.0, 3.0]")
+    assert "[worker-1] dist_sync" not in job.out
 
 
 def status_or_none(shell):

@@ -131,7 +131,7 @@ def test_a_failed_member_ends_the_job_with_its_status_in_one_line():
 def test_a_member_killed_by_a_signal_gives_the_shells_status():
     job = Played(workers=1)
     job.exit("worker-0", status=-9)
-    job.release(m.Release(reason="worker-0 failed with status -9", status=-9))
+    job.release(m.Release(reason="worker-0 failed with SIGKILL", status=-9))
     assert job.finish() == 137
 
 
@@ -321,3 +321,19 @@ def test_whatever_happens_every_process_ends_and_the_launcher_finishes_once(even
             if name in alive:
                 end(name, -9)
     assert len(finished) == 1, supervisor.summary()
+
+
+def test_a_script_that_fails_as_the_last_is_told_of_and_gives_the_status():
+    job = Played()
+    job.release(FINISHED)
+    job.exit("worker-0")
+    job.exit("worker-1", status=1)
+    assert job.finish() == 1 and job.said() == ["worker-1 ended with status 1"]
+
+
+def test_a_failure_that_the_end_of_the_job_overtakes_is_not_lost():
+    job = Played()
+    job.exit("worker-0", "worker-1", status=1)
+    job.release(FINISHED)
+    job.answer(state="over")
+    assert job.finish() == 1 and job.said() == ["worker-0 ended with status 1"]

@@ -1,8 +1,12 @@
-"""A script that knows nothing of us: MXNet's own stores, pushed and pulled STEPS times; prints what it sees."""
+"""A script that knows nothing of us: MXNet's own stores, pushed and pulled STEPS times; prints what it sees.
+
+Once the file STOP names a worker, that one ends.
+"""
 
 import os
 import sys
 import time
+from pathlib import Path
 
 import mxnet as mx
 
@@ -15,4 +19,7 @@ for name in sys.argv[1:]:
         kv.pull("weight", out=out)
         out.wait_to_read()
         time.sleep(float(os.environ.get("PAUSE", "0")))
+        stop = Path(os.environ.get("STOP", "none"))
+        if stop.exists() and stop.read_text() == os.environ["ELASTIC_MX_NAME"]:
+            break
     print(name, "rank", kv.rank, "of", kv.num_workers, "type", type(kv).__name__, "weight", out.asnumpy().tolist())
