@@ -164,14 +164,20 @@ class FolderHost:
         return excess
 
     def over(self, status: int, reason: str = "") -> None:
-        """The job has ended."""
+        """The job has ended; returns when that is written, however long a full disk takes."""
         self.state.ended, self.state.status = time.time(), status
         if reason:
             self.say(reason)
-        self.write()
+        while not self.write() and self._folder.exists():
+            time.sleep(LOOK_SECONDS)
 
-    def write(self) -> None:
-        write_json(self._folder / "state.json", self.state)
+    def write(self) -> bool:
+        """Tell how the job is; False where that cannot be written now: the next time tells all."""
+        try:
+            write_json(self._folder / "state.json", self.state)
+        except OSError:
+            return False
+        return True
 
     def _log(self, name: str) -> Log:
         if name not in self._logs:

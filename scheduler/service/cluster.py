@@ -102,6 +102,9 @@ class Cluster(Protocol):
         """Begins an attempt in the room that was set aside, from the job's last checkpoint if it has one.
 
         An attempt is begun once, however often and by whomever this is called.
+
+        Raises:
+            OSError: it could not be, as on a full disk.
         """
 
     def resize(self, job: Attempt, size: Size, seconds: float, answer: Answer) -> None:

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import click
 
-from scheduler.service.http import DEFAULT_ADDRESS, Refused, ServiceClient, ServiceError
+from scheduler.service.http import DEFAULT_ADDRESS, Refused, ServiceClient, ServiceError, token_of
 from scheduler.service.spec import SpecError, locate, parse_duration, read_spec, read_yaml
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -83,6 +83,7 @@ def client_command(function: F) -> F:
 @click.option(
     "--listen", default=DEFAULT_ADDRESS, show_default=True, help="HOST:PORT; others than loopback need a token."
 )
+@plain_errors
 def serve(
     policy: str,
     agent: Optional[str],
@@ -113,6 +114,7 @@ def serve(
     from scheduler.service.store import Store, StoreError
 
     host, port, token = _address(listen)
+    listener = _bind(host, port)
     seconds = _seconds("--slot", slot)
     kept = Keep(_seconds("--keep", keep), _seconds("--keep-record", keep_record))
     try:
@@ -129,7 +131,7 @@ def serve(
         raise click.ClickException(str(error)) from error
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: service.stop())
-    server = _listen(service, host, port, token)
+    server = _serve_api(service, listener, token)
     where = f"http://{host}:{port}"
     click.echo(
         f"{where}: policy {policy}, slots of {seconds:g} s, {len(cluster.nodes())} nodes, state in {store.shown}"
@@ -161,7 +163,7 @@ def _claim(store: Any, folder: Path) -> None:
 
 def _address(listen: str) -> Any:
     host, _, port = listen.rpartition(":")
-    token = os.environ.get("ELASTIC_MX_TOKEN", "")
+    token = token_of(os.environ)
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise click.UsageError(f"--listen: {listen!r} is no HOST:PORT")
     try:
@@ -173,18 +175,30 @@ def _address(listen: str) -> Any:
     return host, int(port), token
 
 
-def _listen(service: Any, host: str, port: int, token: str) -> Any:
-    """Serves the API in a thread; returns when it listens."""
+def _bind(host: str, port: int) -> socket.socket:
+    """A socket that listens there."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)
+    except OSError as error:
+        reason = f"{host}:{port} cannot be listened at: {error.strerror}: choose another HOST:PORT"
+        raise click.ClickException(f"--listen: {reason}") from error
+    return listener
+
+
+def _serve_api(service: Any, listener: socket.socket, token: str) -> Any:
+    """Serves the API in a thread; returns when it does."""
     import uvicorn
 
     from scheduler.service.api import create_app
 
-    server = uvicorn.Server(uvicorn.Config(create_app(service, token), host.strip("[]"), port, log_level="warning"))
-    thread = threading.Thread(target=server.run, daemon=True)
+    server = uvicorn.Server(uvicorn.Config(create_app(service, token), log_level="warning"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
-    while not server.started:
-        if not thread.is_alive():
-            raise click.ClickException(f"--listen: {host}:{port} cannot be listened at: is it in use?")
+    while not server.started and thread.is_alive():
         time.sleep(0.02)
     return server
 

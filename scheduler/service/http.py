@@ -8,7 +8,7 @@ import os
 import time
 import urllib.error
 import urllib.request
-from typing import Any, Optional
+from typing import Any, Mapping, Optional
 
 DEFAULT_ADDRESS = "127.0.0.1:8642"
 PATIENCE_SECONDS = 30.0
@@ -27,6 +27,14 @@ class NoAnswer(ServiceError):
     """No service could be reached."""
 
 
+def token_of(environment: Mapping[str, str]) -> str:
+    """The token that clients bear, empty if there is none; ServiceError where it cannot be one."""
+    token = environment.get("ELASTIC_MX_TOKEN", "")
+    if not (token.isascii() and token.isprintable()) or token != token.strip():
+        raise ServiceError("ELASTIC_MX_TOKEN: use printable ASCII characters, and no space around them")
+    return token
+
+
 class ServiceClient:
     """Args: the service's URL (ELASTIC_MX_SERVICE, else this machine's), or those of several on one record, separated
     by commas: the first that answers is asked. Its token is ELASTIC_MX_TOKEN."""
@@ -35,7 +43,7 @@ class ServiceClient:
         given = url or os.environ.get("ELASTIC_MX_SERVICE") or DEFAULT_ADDRESS
         bare = [one.strip().rstrip("/") for one in given.split(",") if one.strip()]
         self.urls = [one if one.startswith(("http://", "https://")) else f"http://{one}" for one in bare]
-        self._token = os.environ.get("ELASTIC_MX_TOKEN", "")
+        self._token = token_of(os.environ)
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def ask(self, method: str, path: str, body: Any = None, patience: float = 0.0) -> Any:

@@ -64,7 +64,9 @@ class LocalCluster:
         tasks = (count["server"], count["worker"])
         look = Look(tasks, reason=state.get("reason") or "", failures=tuple(_failures(state["tasks"])))
         if state.get("ended") is not None or state.get("lost"):
-            return replace(look, ended=state.get("ended"), status=state.get("status"), lost=state.get("lost", False))
+            lost = bool(state.get("lost"))  # the reason is then what it said while it was well
+            reason = "" if lost else look.reason
+            return replace(look, ended=state.get("ended"), status=state.get("status"), lost=lost, reason=reason)
         if not state.get("coordinator"):
             return look
         try:
@@ -181,7 +183,8 @@ class LocalCluster:
 
     def begin(self, job: Attempt, size: Size) -> None:
         folder, spec = self._folder(job), job.spec
-        if (folder / "begun").exists():
+        child = self._started.get(folder.name)
+        if (folder / "begun").exists() or (child is not None and child.poll() is None):
             return
         saved = self._saved(job)
         order = {

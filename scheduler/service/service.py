@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from typing import Any, Dict, List, Optional, Set, Tuple
 
@@ -141,7 +142,7 @@ class Service:
             self._record.set("policy", self._given)
         for row in self._record.jobs(live=True):
             if row.state == t.STARTING:
-                self.cluster.begin(attempt_of(row), (row.servers, row.workers))
+                self._begin_now(row, now)
 
     def _serve(self) -> None:
         """A slot, and the time until the next."""
@@ -162,6 +163,8 @@ class Service:
     def _say(self, error: Exception) -> None:
         """Tells on stderr what went wrong, once."""
         line = f"elastic-mx: {type(error).__name__}: {reason_of(error)}"
+        if isinstance(error, SQLAlchemyError):
+            line = f"elastic-mx: the record cannot be used: {reason_of(error)}: jobs train on, it is tried again"
         if line != self._said:
             self._said = line
             print(line, file=sys.stderr, flush=True)
@@ -173,6 +176,9 @@ class Service:
         rows = self._record.jobs(live=True)
         begun = [row for row in rows if row.state != t.WAITING]
         looks = {row.id: look for row, look in zip(begun, self.cluster.observe([attempt_of(row) for row in begun]))}
+        for row in begun:
+            if row.state == t.STARTING and looks[row.id] == Look():  # there is nothing of it yet
+                self._begin_now(row, now)
         rows = [row for row in rows if not self._ended(row, looks.get(row.id), now)]
         jobs = self._observe(rows, looks, now)
         self._save(rows, jobs, now)
@@ -356,7 +362,14 @@ class Service:
             return
         self._note(move, decision, now, outcome=DONE)
         self._record.tell(now, "started", f"{move.size[0]} servers, {move.size[1]} workers", row.id)
-        self.cluster.begin(job, move.size)
+        self._begin_now(replace(row, attempt=job.number, servers=move.size[0], workers=move.size[1]), now)
+
+    def _begin_now(self, row: JobRow, now: float) -> None:
+        """Has the cluster begin a job that is to start; if it cannot, the next slot tries again."""
+        try:
+            self.cluster.begin(attempt_of(row), (row.servers, row.workers))
+        except OSError as error:
+            self._record.tell(now, "error", f"it could not be begun yet: {error}", row.id)
 
     def _note(self, move: Move, decision: int, now: float, **values: Any) -> int:
         row = {"at": now, "decision": decision, "job": move.job, "kind": move.kind}

@@ -22,6 +22,8 @@ from scheduler.service import tables as t
 from scheduler.service.database import StoreError, database_url, engine_of, expect_version, migrate, reason_of
 from scheduler.service.spec import JobSpec
 
+DAMAGED = ("file is not a database", "database disk image is malformed")  # in SQLite's words
+
 
 class Deposed(RuntimeError):
     """Another service leads."""
@@ -77,7 +79,10 @@ class Store:
             else:
                 migrate(self.engine)
         except (DBAPIError, OSError) as error:
-            raise StoreError(f"{self.shown}: the record cannot be opened: {reason_of(error)}") from error
+            remedy = ""
+            if self.url.get_backend_name() == "sqlite" and reason_of(error) in DAMAGED:
+                remedy = ": put a copy in its place, or move it away to begin anew"
+            raise StoreError(f"{self.shown}: the record cannot be opened: {reason_of(error)}{remedy}") from error
 
     @property
     def shown(self) -> str:

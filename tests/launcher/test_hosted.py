@@ -4,8 +4,11 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 
 from elastic_mx.client import ControlClient
+from launcher.hosted import FolderHost, Order
 from tests.launcher.harness import SCRIPTS, wait_until
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -44,6 +47,22 @@ class Hosted:
     def training(self):
         wait_until(lambda: "training" in self.log("worker-0") or self.process.poll() is not None, 60)
         assert self.process.poll() is None, self.log("launcher") + self.log("worker-0")
+
+
+def test_a_full_disk_holds_up_what_is_told_of_a_job_and_not_the_job(tmp_path):
+    host = FolderHost(tmp_path, Order("one", ["true"], str(tmp_path), {}, 1, 1))
+    state, partial = tmp_path / "state.json", tmp_path / "state.json.partial"
+    partial.symlink_to("/dev/full")
+    before = state.read_bytes()
+    host.listening("tcp://here")
+    ending = threading.Thread(target=host.over, args=(3, "why"))
+    ending.start()
+    time.sleep(0.2)
+    assert state.read_bytes() == before and ending.is_alive()
+    partial.unlink()
+    ending.join(20)
+    told = json.loads(state.read_bytes())
+    assert (told["coordinator"], told["status"], told["reason"]) == ("tcp://here", 3, "why")
 
 
 def seat(node, *cores):

@@ -28,6 +28,17 @@ def test_the_oldest_is_dropped_and_a_long_line_is_cut(tmp_path):
     assert b"".join(kept).endswith(b"line 7\nline 8\nline 9\n")
 
 
+def test_what_a_full_disk_does_not_take_is_counted(tmp_path):
+    path = tmp_path / "a.log"
+    path.symlink_to("/dev/full")
+    log = Log(path, 100, 2)
+    log.write(b"one\n")
+    log.write(b"two\n")
+    path.unlink()
+    log.write(b"three\n")
+    assert path.read_bytes() == b"\n[8 bytes are missing: they could not be written]\nthree\n"
+
+
 def test_a_log_goes_on_where_it_was(tmp_path):
     Log(tmp_path / "a.log", 100, 2).write(b"one\n")
     Log(tmp_path / "a.log", 100, 2).write(b"two\n")

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from scheduler.service.lead import LEASE, Lease, wait_for
-from scheduler.service.service import Service
+from scheduler.service.service import Service, attempt_of
 from scheduler.service.simulated import SimulatedCluster
 from scheduler.service.slot import Node
 from scheduler.service.spec import parse_spec
@@ -54,6 +54,17 @@ def test_of_two_services_one_leads_and_the_other_takes_over_when_it_leaves(where
     second.close()
     for store in stores:
         store.close()
+
+
+def test_a_job_whose_service_was_killed_before_it_began_is_begun_by_the_next(store):
+    row, _ = store.submit(spec("one"), None, 1000.0)
+    store.change_job(row.id, state="starting", attempt=1, servers=1, workers=2)
+    cluster = SimulatedCluster([Node("a", (4.0, 16.0, 0.0))], lambda *_: 0.1, start=1000.0)
+    service = Service(store, cluster, 10.0, "drf")
+    assert cluster.reserve([], [(attempt_of(row, True), (1, 2))]) == {row.id}
+    cluster.idle = service.stop
+    service.run()
+    assert (store.job("one").state, store.job("one").attempt) == ("finished", 1)
 
 
 def test_one_that_takes_over_goes_on_with_the_policy_that_was_set_and_closes_what_was_under_way(store):
