@@ -8,11 +8,11 @@ from typing import Any, Sequence
 import zmq
 
 SMALL_BYTES = 64 * 1024
-BUFFER_BYTES = 4 << 20
+BUFFER_BYTES = 256 << 10
 LINGER_MS = 1000
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_KEPT_BYTES = 32 << 20
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+_LARGEST_HEAP_BYTES = 64 << 20
 
 
 def data_socket(context: Any, kind: int, identity: str = "") -> Any:
@@ -42,8 +42,9 @@ def send(socket: Any, parts: Sequence[Any], frames: Sequence[Any], stable: bool)
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep what messages free: fresh pages for each one cost as much as copying it."""
+    """Have the C library keep what messages free: fresh pages for each one cost more than copying it."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)
-        libc.mallopt(_M_TRIM_THRESHOLD, 8 * _KEPT_BYTES)
+        libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST_HEAP_BYTES // 2)
+        libc.mallopt(_M_TRIM_THRESHOLD, 4 * _LARGEST_HEAP_BYTES)
+        libc.mallopt(_M_TOP_PAD, 2 * _LARGEST_HEAP_BYTES)  # else a thread's empty heap is unmapped

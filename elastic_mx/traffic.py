@@ -6,11 +6,12 @@ which alone may touch the sockets, calls what is here.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from typing import Any, Callable, DefaultDict, Deque, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, DefaultDict, Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import zmq
@@ -44,8 +45,8 @@ class Item(NamedTuple):
 class Operation:
     """Something a script asked for: a push, a pull, or both, of keys that are ready together.
 
-    `items` is called once, when the arrays are ready; `done` when all is sent and all answers have come. `pushed`
-    are the slices that it pushes.
+    `items` is called once, when the arrays are ready; `done` when none of them is needed any more and all answers
+    have come. `pushed` are the slices that it pushes; `remaining` counts what it waits for.
     """
 
     items: Callable[[], List[Item]]
@@ -74,6 +75,7 @@ class Channel:
     values: Optional[np.ndarray] = None
     attached: bool = False
     pushes: Dict[_Batch, List[int]] = field(default_factory=dict)
+    direct: Dict[int, np.ndarray] = field(default_factory=dict)
     packed: Dict[_Batch, List[np.ndarray]] = field(default_factory=dict)
     pulls: List[int] = field(default_factory=list)
 
@@ -105,7 +107,7 @@ class Traffic:
         self.answers: Dict[int, Tuple[Any, List[Any]]] = {}
         self._context = context
         self._completed = completed
-        self._in_flight: Set[int] = set()
+        self._in_flight: Dict[int, Optional[Operation]] = {}
         self._pulls: DefaultDict[int, Deque[Tuple[Operation, np.ndarray]]] = defaultdict(deque)
         self._parts: Dict[int, List[_Part]] = {}
         self._theirs: Dict[int, np.ndarray] = {}
@@ -142,33 +144,35 @@ class Traffic:
             self._theirs.pop(move.slice, None)
 
     def unanswered(self) -> List[Operation]:
-        """The operations that wait for values."""
-        return list({id(operation): operation for pulls in self._pulls.values() for operation, _ in pulls}.values())
+        """The operations that wait for values, or for servers to have read their arrays."""
+        pulling = [operation for pulls in self._pulls.values() for operation, _ in pulls]
+        pushing = [operation for operation in self._in_flight.values() if operation is not None]
+        return list({id(operation): operation for operation in [*pulling, *pushing]}.values())
 
     # ------------------------------------------------------------------------------------------------------ out
 
     def busy(self, operation: Operation) -> bool:
         """Whether the last push of one of its slices still lies in the arena, waiting for the other workers."""
-        return not self._in_flight.isdisjoint(operation.pushed)
+        return not self._in_flight.keys().isdisjoint(operation.pushed)
 
     def start(self, operation: Operation) -> None:
-        """Copy what the operation pushes into the arenas, ask for what it pulls; `flush` sends the messages."""
+        """Put what the operation pushes into messages, ask for what it pulls; `flush` sends them."""
         pulls = 0
+        if not operation.init:
+            self._in_flight.update(dict.fromkeys(operation.pushed))
         for item in operation.items():
             parts = self._parts.get(item.key.first) or self._route(item.key)
             if item.rows is not None:
                 self._send_rows(operation, item, parts)
             elif item.push is not None:
-                self._copy_out(operation, item, parts)
+                self._push(operation, item, parts)
             if item.pull is not None:
                 pulls += len(parts)
                 for part in parts:
                     self._pulls[part.slice].append((operation, item.pull[part.start : part.stop]))
                     part.channel.pulls.append(part.slice)
-        if not operation.init:
-            self._in_flight.update(operation.pushed)
-        operation.remaining = pulls
-        if not pulls:
+        operation.remaining += pulls
+        if not operation.remaining:
             self._completed(operation)
 
     def _route(self, key: Key) -> List[_Part]:
@@ -182,8 +186,8 @@ class Traffic:
         self._parts[key.first] = parts
         return parts
 
-    def _copy_out(self, operation: Operation, item: Item, parts: List[_Part]) -> None:
-        """Copy a key into the arenas; what is announced early can be added early."""
+    def _push(self, operation: Operation, item: Item, parts: List[_Part]) -> None:
+        """Copy a key into the arenas, or have large slices sent from where they lie; early ones can be added early."""
         assert item.push is not None
         ticket = operation.ticket
         compression = operation.compression
@@ -193,7 +197,12 @@ class Traffic:
         self._scalars[batch] = operation.scalars
         for s, channel, place, start, stop in parts:
             if compression is None:
-                np.copyto(place, item.push[start:stop])
+                if channel.shared or operation.init or place.nbytes < sockets.SMALL_BYTES:
+                    np.copyto(place, item.push[start:stop])
+                else:
+                    channel.direct[s] = item.push[start:stop].view(np.uint8)
+                    self._in_flight[s] = operation
+                    operation.remaining += 1
             else:
                 packed = self._pack(item.key, item.push, start, stop, compression)
                 channel.packed.setdefault(batch, []).append(packed)
@@ -236,19 +245,27 @@ class Traffic:
                 self._send_slices(channel, message, slices)
             if channel.pulls:
                 self.send(channel.server, wire.Pull(channel.pulls, self.cut))
-            channel.pushes, channel.packed, channel.pulls = {}, {}, []
+            channel.pushes, channel.direct, channel.packed, channel.pulls = {}, {}, {}, []
         self._scalars.clear()
         self._gathered = 0
 
     def _send_slices(self, channel: Channel, message: wire.Data, slices: Sequence[int]) -> None:
         logger.debug("%s < %s", channel.server, message)
         init = isinstance(message, wire.Init)
-        frames: List[np.ndarray] = []
         # Values that begin a slice are not acknowledged, so the next push could overwrite them in the arena.
-        if init or not channel.shared:
-            ranges = wire.runs(slices, self.catalog.offset, self.catalog.size)
-            frames = [channel.arena.bytes[start:stop] for start, stop in ranges]
+        frames = self._frames(channel, slices) if init or not channel.shared else []
         sockets.send(channel.socket, [wire.encode(message)], frames, stable=not init)
+
+    def _frames(self, channel: Channel, slices: Sequence[int]) -> List[np.ndarray]:
+        """The bytes of slices in order: those sent from where they lie, and between them ranges of the arena."""
+        frames: List[np.ndarray] = []
+        for direct, group in itertools.groupby(slices, channel.direct.__contains__):
+            if direct:
+                frames += [channel.direct[s] for s in group]
+            else:
+                ranges = wire.runs(list(group), self.catalog.offset, self.catalog.size)
+                frames += [channel.arena.bytes[start:stop] for start, stop in ranges]
+        return frames
 
     # ------------------------------------------------------------------------------------------------------- in
 
@@ -267,8 +284,15 @@ class Traffic:
             message = wire.decode_to_worker(frames[0].buffer)
             logger.debug("> %s", message)
             if isinstance(message, wire.Values):
-                self._in_flight.difference_update(message.applied)
-                self._receive_values(channel, message.slices, frames[1:])
+                done = self._receive_values(channel, message.slices, frames[1:])
+                for s in message.applied:
+                    operation = self._in_flight.pop(s, None)
+                    if operation is not None:
+                        operation.remaining -= 1
+                        if not operation.remaining:
+                            done.append(operation)
+                for operation in done:
+                    self._completed(operation)
             elif isinstance(message, wire.Part):
                 self.answers[message.request] = (message.structure, frames[1:])
                 answered = True
@@ -282,7 +306,8 @@ class Traffic:
             elif isinstance(message, wire.Failed):
                 raise JobError(message.reason)
 
-    def _receive_values(self, channel: Channel, slices: Sequence[int], frames: Sequence[Any]) -> None:
+    def _receive_values(self, channel: Channel, slices: Sequence[int], frames: Sequence[Any]) -> List[Operation]:
+        """Write what has come to where it was asked for; returns the operations that wait for nothing any more."""
         if frames or channel.values is None:
             sizes = [self.catalog.size[s] for s in slices]
             buffers = [frame.buffer for frame in frames]
@@ -297,8 +322,7 @@ class Traffic:
             operation.remaining -= 1
             if operation.remaining == 0:
                 done.append(operation)
-        for operation in done:
-            self._completed(operation)
+        return done
 
     def _their_place(self, channel: Channel, s: int) -> np.ndarray:
         """The place of a slice in its server's arena."""
