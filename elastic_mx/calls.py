@@ -45,20 +45,34 @@ def sum_of(arrays: Sequence[Any]) -> Any:
     return arrays[0] if len(arrays) == 1 else mx.nd.add_n(*[array.as_in_context(mx.cpu()) for array in arrays])
 
 
-def item_of(key: Key, source: Any, arrays: Sequence[Any]) -> Item:
-    """What the client needs of a key, taken within the engine's operation.
+def items_of(keys: Sequence[Key], sources: Sequence[Any], targets: Arrays) -> List[Item]:
+    """What the client needs of the keys of an operation, taken within the engine's.
+
+    Args:
+        sources: the array to push for each key; none for a pull.
+        targets: the arrays to pull each key into, one per device; none for a push.
 
     Raises:
-        JobError: the arrays are not of the key's size and dtype.
+        JobError: an array is not of its key's size and dtype.
     """
+    nothing: List[Any] = [None] * len(keys)
+    pulls = [_view(key, own[0], True) if own else None for key, own in zip(keys, targets)] if targets else nothing
+    if any(isinstance(source, BaseSparseNDArray) for source in sources):
+        return [_item(key, source, pull) for key, source, pull in zip(keys, sources, pulls)]
+    pushes = [_view(key, source, False) for key, source in zip(keys, sources)] if sources else nothing
+    return list(map(Item, keys, pushes, pulls))
+
+
+def _item(key: Key, source: Any, pull: Any) -> Item:
+    if not isinstance(source, BaseSparseNDArray):
+        return Item(key, _view(key, source, False), pull)
+    values, rows = engine.row_sparse_views(source)
+    return Item(key, values, pull, rows)
+
+
+def _view(key: Key, array: Any, writable: bool) -> Any:
     try:
-        pull = engine.flat_view(arrays[0], key.elements, key.dtype, writable=True) if arrays else None
-        if source is None:
-            return Item(key, None, pull)
-        if isinstance(source, BaseSparseNDArray):
-            values, rows = engine.row_sparse_views(source)
-            return Item(key, values, pull, rows)
-        return Item(key, engine.flat_view(source, key.elements, key.dtype), pull)
+        return engine.flat_view(array, key.elements, key.dtype, writable)
     except ValueError as error:
         raise JobError(f"key {key.spec.key[2:]!r} of shape {key.spec.shape}: {error}") from error
 

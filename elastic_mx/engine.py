@@ -112,7 +112,8 @@ def push_async(
     read: Sequence[Ordered] = (),
     write: Sequence[Ordered] = (),
     priority: int = 0,
-    order: Sequence[Variable] = (),
+    after: Sequence[Variable] = (),
+    alone: Sequence[Variable] = (),
 ) -> None:
     """Enqueue `operation` into MXNet's engine.
 
@@ -128,12 +129,13 @@ def push_async(
 
     Args:
         priority: a hint; operations that are ready start in order of falling priority.
-        order: variables to write besides, each once; cheaper than among `write`.
+        after: variables to read besides, each once and none of `alone`; cheaper than among `read`.
+        alone: variables to write besides, each once; cheaper than among `write`.
 
     Raises:
         EngineError: an earlier operation raised.
     """
-    _dispatcher().push(operation, read, write, priority, order)
+    _dispatcher().push(operation, read, write, priority, after, alone)
 
 
 class _Dispatcher:
@@ -175,7 +177,8 @@ class _Dispatcher:
         read: Sequence[Ordered],
         write: Sequence[Ordered],
         priority: int,
-        order: Sequence[Variable],
+        after: Sequence[Variable],
+        alone: Sequence[Variable],
     ) -> None:
         if self._error is not None:
             error, self._error = self._error, None
@@ -184,7 +187,8 @@ class _Dispatcher:
         writes = [array.handle.value for array in write]
         if len(reads) + len(writes) > 1:
             reads, writes = self._distinct(reads, writes)
-        writes += [variable.handle.value for variable in order]
+        reads += [variable.handle.value for variable in after]
+        writes += [variable.handle.value for variable in alone]
         number = next(self._numbers)
         self._operations[number] = operation
         while self._forking not in (None, threading.get_ident()):

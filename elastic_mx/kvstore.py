@@ -16,7 +16,7 @@ from mxnet.kvstore import KVStore, KVStoreBase
 from mxnet.ndarray.sparse import BaseSparseNDArray
 
 from elastic_mx import carry, data, engine, optimizers, states, uncaught
-from elastic_mx.calls import Arrays, arrays_of, dense, item_of, names_of, once, sum_of
+from elastic_mx.calls import Arrays, arrays_of, dense, items_of, names_of, once, sum_of
 from elastic_mx.catalog import Key
 from elastic_mx.compression import Compression, from_parameters
 from elastic_mx.joining import Stores
@@ -35,7 +35,7 @@ GROUP_BYTES = 4 << 20
 
 @dataclass
 class _Group:
-    """Keys of a call that go in one operation: what keeps each in order, their slices, and their range in the call."""
+    """Keys of a call that go in one operation: what keeps them in order, their slices, and their range in the call."""
 
     keys: List[Key]
     orders: List[engine.Variable]
@@ -43,11 +43,12 @@ class _Group:
     range: slice
     nbytes: int
 
-    def add(self, one: _Group, nbytes: int) -> None:
-        self.keys, self.orders = self.keys + one.keys, self.orders + one.orders
-        self.slices = self.slices + one.slices
+    def add(self, one: _Group) -> None:
+        self.keys += one.keys
+        self.orders += [order for order in one.orders if order not in self.orders]
+        self.slices += one.slices
         self.range = slice(self.range.start, self.range.stop + 1)
-        self.nbytes += nbytes
+        self.nbytes += one.nbytes
 
 
 _worker: Optional[Worker] = None
@@ -138,6 +139,7 @@ class ElasticKVStore(KVStore):
         self.user = self.user or carry.caller()
         names, values = names_of(key), arrays_of(key, value)
         keys = self._define([(name, arrays[0]) for name, arrays in zip(names, values)])
+        self._groups(key)
         for entry, name, arrays in zip(keys, names, values):
             if self._worker.speaks_first_for(entry):
                 self.init_named(name, dense(arrays[0]), self._worker.begin_pull())
@@ -183,11 +185,11 @@ class ElasticKVStore(KVStore):
 
     def init_named(self, name: str, value: Any, ticket: Any) -> None:
         """Store a value under a key as the wire names it."""
-        self._enqueue(self._group(name), [engine.plain_copy(value)], [[]], ticket, init=True)
+        self._enqueue(self._alone(name), [engine.plain_copy(value)], [[]], ticket, init=True)
 
     def pull_named(self, name: str, out: List[Any]) -> None:
         """Pull a key as the wire names it into arrays on this worker's devices."""
-        self._enqueue(self._group(name), [], [out], self._worker.begin_pull())
+        self._enqueue(self._alone(name), [], [out], self._worker.begin_pull())
 
     def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
         """Define keys and write the first worker's values, or the job's where it trains already, to `out`."""
@@ -316,21 +318,30 @@ class ElasticKVStore(KVStore):
         if groups is None:
             groups = []
             for i, name in enumerate(names_of(list(wanted))):
-                one = self._group(name)
-                nbytes = sum(self._worker.catalog.size[s] for s in one.slices)
-                if groups and groups[-1].nbytes + nbytes <= GROUP_BYTES:
-                    groups[-1].add(one, nbytes)
+                key = self._key(name)
+                nbytes = sum(self._worker.catalog.size[s] for s in key.slices)
+                joins = bool(groups) and groups[-1].nbytes + nbytes <= GROUP_BYTES
+                order = self._order.get(name)
+                if order is None:
+                    order = self._order[name] = groups[-1].orders[-1] if joins else engine.Variable()
+                one = _Group([key], [order], list(key.slices), slice(i, i + 1), nbytes)
+                if joins:
+                    groups[-1].add(one)
                 else:
-                    groups.append(_Group(one.keys, one.orders, one.slices, slice(i, i + 1), nbytes))
+                    groups.append(one)
             self._known_groups[wanted] = groups
         return groups
 
-    def _group(self, name: str) -> _Group:
-        """One key as the wire names it."""
+    def _key(self, name: str) -> Key:
+        """A key by its name on the wire."""
         key = self._worker.catalog.keys.get((self.number, name))
         if key is None:
             raise mx.base.MXNetError(f"key {name[2:]!r} was not initialised: call init first")
-        order = self._order.get(name)
+        return key
+
+    def _alone(self, name: str) -> _Group:
+        """A group of one key, by its name on the wire."""
+        key, order = self._key(name), self._order.get(name)
         if order is None:
             order = self._order[name] = engine.Variable()
         return _Group([key], [order], list(key.slices), slice(0, 1), 0)
@@ -357,15 +368,14 @@ class ElasticKVStore(KVStore):
         compression = None if init else self._compression
 
         def items() -> List[Item]:
-            return [
-                item_of(key, sources[i] if sources else None, targets[i] if targets else ())
-                for i, key in enumerate(group.keys)
-            ]
+            return items_of(group.keys, sources, targets)
 
         def start(done: Callable[[], None]) -> None:
             client.submit(Operation(items, ticket, done, pushed, init, scalars, compression))
 
-        engine.push_async(start, sources, outs, priority, group.orders)
+        # Pulls of a key may pass each other, but no push.
+        after, alone = ((), group.orders) if sources else (group.orders, ())
+        engine.push_async(start, sources, outs, priority, after, alone)
         for arrays in targets:
             for other in arrays[1:]:
                 arrays[0].copyto(other)

@@ -105,11 +105,12 @@ class ReportInForce(Instruction):
 
 @dataclass
 class Slice:
-    """A slice that this server owns or is about to own."""
+    """A slice that this server owns or is about to own; `queued` counts all of its `pushes`."""
 
     asynchronous: bool
     present: bool = False
     version: int = 0
+    queued: int = 0
     pushes: Dict[str, Deque[Tuple[int, Any]]] = field(default_factory=dict)
     pulls: List[Tuple[str, int, Optional[Tuple[int, Any]]]] = field(default_factory=list)
 
@@ -169,6 +170,7 @@ class ServerMachine:
             if queue is None:
                 queue = state.pushes[worker] = deque()
             queue.append((generation, source))
+            state.queued += 1
         self._serve(ids)
         return self._end()
 
@@ -198,7 +200,7 @@ class ServerMachine:
         """No more pushes come from this worker: rounds do not wait for it, nor do cuts."""
         self._begin(f"leave {worker}")
         self.left.add(worker)
-        self._serve([s for s, state in self.slices.items() if state.pushes])
+        self._serve([s for s, state in self.slices.items() if state.queued])
         self._migrate()
         return self._end()
 
@@ -275,18 +277,23 @@ class ServerMachine:
         """Complete what rounds can be completed of these slices and answer what pulls can be answered."""
         acknowledged: Dict[str, List[int]] = {}
         answered: Dict[str, List[int]] = {}
+        fewest = self._fewest_members()
         again = list(ids)
         while again:
             applied, contributions, more = [], [], []
             for s in again:
                 state = self.slices[s]
-                round_ = self._next_round(state) if state.present and state.pushes else None
+                # Most pushes are not their round's last, so a look at a number comes first.
+                if not state.queued or not state.present or (state.queued < fewest and not state.asynchronous):
+                    continue
+                round_ = self._next_round(state)
                 if round_ is None:
                     continue
                 state.version += 1
                 applied.append(s)
                 contributions.append(round_)
-                more.append(s)
+                if state.queued:
+                    more.append(s)
                 for worker, _ in round_:
                     acknowledged.setdefault(worker, []).append(s)
             if applied:
@@ -295,6 +302,10 @@ class ServerMachine:
                 self._answer(s, answered)
             self._flush(acknowledged, answered)
             again = more
+
+    def _fewest_members(self) -> int:
+        """No round of any generation is complete with fewer pushes."""
+        return min(sum(worker not in self.left for worker in members) for members in self.workers.values())
 
     def _flush(self, acknowledged: Dict[str, List[int]], answered: Dict[str, List[int]]) -> None:
         self._out.extend(Acknowledge(worker, slices) for worker, slices in acknowledged.items())
@@ -308,26 +319,19 @@ class ServerMachine:
         if state.asynchronous:
             for worker, waiting in pushes.items():
                 if waiting:
+                    state.queued -= 1
                     return [(worker, waiting.popleft()[1])]
             return None
-        heads = [waiting[0][0] for waiting in pushes.values() if waiting]
-        if not heads:
-            return None
-        tag = min(heads)
-        members = self.workers[tag]
-        for worker in members:
-            queue = pushes.get(worker)
-            if not queue:
-                if worker not in self.left:
-                    return None
-            elif queue[0][0] != tag and worker not in self.left:
-                return None
-        round_ = []
-        for worker in members:
+        tag = min([waiting[0][0] for waiting in pushes.values() if waiting])
+        heads = []
+        for worker in self.workers[tag]:
             queue = pushes.get(worker)
             if queue and queue[0][0] == tag:
-                round_.append((worker, queue.popleft()[1]))
-        return round_ or None
+                heads.append((worker, queue))
+            elif worker not in self.left:
+                return None
+        state.queued -= len(heads)
+        return [(worker, queue.popleft()[1]) for worker, queue in heads] or None
 
     def _answer(self, s: int, answered: Dict[str, List[int]]) -> None:
         state = self.slices[s]

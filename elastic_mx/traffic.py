@@ -157,21 +157,21 @@ class Traffic:
 
     def start(self, operation: Operation) -> None:
         """Put what the operation pushes into messages, ask for what it pulls; `flush` sends them."""
-        pulls = 0
+        items = operation.items()
         if not operation.init:
             self._in_flight.update(dict.fromkeys(operation.pushed))
-        for item in operation.items():
+        if operation.pushed or operation.init:
+            self._push(operation, items)
+        pulls = self._pulls
+        for item in items:
+            target = item.pull
+            if target is None:
+                continue
             parts = self._parts.get(item.key.first) or self._route(item.key)
-            if item.rows is not None:
-                self._send_rows(operation, item, parts)
-            elif item.push is not None:
-                self._push(operation, item, parts)
-            if item.pull is not None:
-                pulls += len(parts)
-                for part in parts:
-                    self._pulls[part.slice].append((operation, item.pull[part.start : part.stop]))
-                    part.channel.pulls.append(part.slice)
-        operation.remaining += pulls
+            operation.remaining += len(parts)
+            for s, channel, _, start, stop in parts:
+                pulls[s].append((operation, target[start:stop]))
+                channel.pulls.append(s)
         if not operation.remaining:
             self._completed(operation)
 
@@ -186,31 +186,35 @@ class Traffic:
         self._parts[key.first] = parts
         return parts
 
-    def _push(self, operation: Operation, item: Item, parts: List[_Part]) -> None:
-        """Copy a key into the arenas, or have large slices sent from where they lie; early ones can be added early."""
-        assert item.push is not None
-        ticket = operation.ticket
-        compression = operation.compression
-        if compression is not None and not applies_to(item.key.dtype, compression):
-            compression = None
-        batch = (operation.init, ticket.generation, item.key.spec.store, ticket.step, compression)
-        self._scalars[batch] = operation.scalars
-        for s, channel, place, start, stop in parts:
-            if compression is None:
-                if channel.shared or operation.init or place.nbytes < sockets.SMALL_BYTES:
-                    np.copyto(place, item.push[start:stop])
+    def _push(self, operation: Operation, items: List[Item]) -> None:
+        """Copy keys into the arenas, or have large slices sent from where they lie; early ones can be added early."""
+        ticket, store = operation.ticket, items[0].key.spec.store
+        for item in items:
+            parts = self._parts.get(item.key.first) or self._route(item.key)
+            values, compression = item.push, operation.compression
+            assert values is not None
+            if item.rows is not None:
+                self._send_rows(operation, item, parts)
+                continue
+            if compression is not None and not applies_to(item.key.dtype, compression):
+                compression = None
+            batch = (operation.init, ticket.generation, store, ticket.step, compression)
+            self._scalars[batch] = operation.scalars
+            for s, channel, place, start, stop in parts:
+                if compression is not None:
+                    packed = self._pack(item.key, values, start, stop, compression)
+                    channel.packed.setdefault(batch, []).append(packed)
+                elif channel.shared or operation.init or place.nbytes < sockets.SMALL_BYTES:
+                    place[...] = values[start:stop]  # a third of np.copyto's time, where it is short
                 else:
-                    channel.direct[s] = item.push[start:stop].view(np.uint8)
+                    channel.direct[s] = values[start:stop].view(np.uint8)
                     self._in_flight[s] = operation
                     operation.remaining += 1
-            else:
-                packed = self._pack(item.key, item.push, start, stop, compression)
-                channel.packed.setdefault(batch, []).append(packed)
-            channel.pushes.setdefault(batch, []).append(s)
-            self._gathered += place.nbytes
-            if self._gathered >= PIECE_BYTES:
-                self.flush()
-                self._scalars[batch] = operation.scalars
+                channel.pushes.setdefault(batch, []).append(s)
+                self._gathered += place.nbytes
+                if self._gathered >= PIECE_BYTES:
+                    self.flush()
+                    self._scalars[batch] = operation.scalars
 
     def _pack(self, key: Key, values: np.ndarray, start: int, stop: int, compression: Compression) -> np.ndarray:
         """A slice of a key compressed; what is lost stays here, by key, wherever its slices go."""
@@ -315,12 +319,12 @@ class Traffic:
         else:
             theirs = self._theirs
             pieces = [theirs[s] if s in theirs else self._their_place(channel, s) for s in slices]
-        done = []
+        done, waiting = [], self._pulls
         for s, piece in zip(slices, pieces):
-            operation, target = self._pulls[s].popleft()
-            np.copyto(target, piece.view(target.dtype))
+            operation, target = waiting[s].popleft()
+            target[...] = piece if piece.dtype is target.dtype else piece.view(target.dtype)
             operation.remaining -= 1
-            if operation.remaining == 0:
+            if not operation.remaining:
                 done.append(operation)
         return done
 

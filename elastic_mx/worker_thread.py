@@ -312,7 +312,7 @@ class WorkerThread:
     def _switch(self) -> None:
         with self.changed:
             switch = self.machine.take_switch()
-            pushed = list(self.machine.order)
+            pushed = list(self.machine.order) if switch is not None else []
         if switch is None:
             return
         number = switch.generation.number
