@@ -28,7 +28,15 @@ class Arena:
     def __init__(self, label: str) -> None:
         self.fd = os.memfd_create(f"elastic-mx-{label}")
         os.ftruncate(self.fd, LENGTH)
-        self._map = _map(self.fd, writable=True)
+        try:
+            self._map = _map(self.fd, writable=True)
+        except OSError as error:
+            os.close(self.fd)
+            raise OSError(
+                error.errno,
+                f"{label} cannot have {LENGTH >> 40} TiB of address space, of which it fills what it needs "
+                f"({error.strerror}): allow it with ulimit -v unlimited",
+            ) from error
         self.nonce = secrets.token_bytes(NONCE_BYTES)
         self._map[:NONCE_BYTES] = self.nonce
         self.bytes = np.frombuffer(self._map, np.uint8)[HEADER:]

@@ -409,6 +409,8 @@ def main() -> None:
         Server(settings).run()
     except (JobError, m.ProtocolError, checkpoint.CheckpointError) as error:
         sys.exit(f"elastic-mx: {error}")
+    except (OSError, zmq.ZMQError) as error:
+        sys.exit(f"elastic-mx: {settings.name} cannot go on: {error.strerror}")
 
 
 if __name__ == "__main__":

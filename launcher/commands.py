@@ -30,6 +30,11 @@ def plain_errors(function: F) -> F:
             return function(*args, **kwargs)
         except (JobError, RegistryError) as error:
             raise click.ClickException(str(error)) from error
+        except BrokenPipeError:
+            raise  # nobody reads on, which is no error
+        except OSError as error:
+            what = f"{error.filename}: " if error.filename else ""
+            raise click.ClickException(f"the system does not allow what this needs: {what}{error.strerror}") from error
 
     return wrapped  # type: ignore[return-value]
 

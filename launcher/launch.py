@@ -87,7 +87,9 @@ def launch(
     if threads is None and "OMP_NUM_THREADS" not in os.environ:
         threads = 1  # processes that share cores lose more by waiting for each other's threads than they gain
     registry = Registry()
-    entry = registry.claim(name or default_name(command), list(command), drop_in, numbered=name is None)
+    entry = registry.claim(
+        default_name(command) if name is None else name, list(command), drop_in, numbered=name is None
+    )
     try:
         restored = os.path.abspath(restore) if restore else ""
         job = JobSettings(entry.name, workers, servers, int(slice_mib * MIB), transport, drop_in, restored)

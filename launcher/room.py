@@ -11,7 +11,7 @@ from elastic_mx.link import JobError
 MIB = 1 << 20
 WORKER_BYTES, SERVER_BYTES = 64 * MIB, 16 * MIB  # less than either ever takes: only the impossible is refused
 PIPES = 2  # the launcher reads each process's stdout and stderr
-OWN_DESCRIPTORS = 64
+OWN_DESCRIPTORS = 24
 
 
 def check_room(

@@ -16,6 +16,7 @@ COORDINATOR = "coordinator"
 GRACE_SECONDS = 10.0
 LEAVE_SECONDS = 60.0
 CHECK_SECONDS = 1.0
+START_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ class Supervisor:
         self._role = "worker"
         self._deadline: Optional[float] = None
         self._killed = False
+        self._mute: Optional[float] = None  # since when the coordinator was not heard at all
+        self._heard = False
         self._checks: Dict[str, float] = {}
         self._judged_by: Dict[str, float] = {}
         self._request = 0
@@ -102,6 +105,7 @@ class Supervisor:
 
     def asked(self, message: m.Launch) -> List[Instruction]:
         """The coordinator asks for a process."""
+        self._heard = True
         if self.phase != "running" or message.name in self.children:
             return []
         return [Start(message.role, message.name)]
@@ -178,6 +182,10 @@ class Supervisor:
             due = [name for name, at in self._checks.items() if now >= at]
             for name in due:
                 del self._checks[name]
+            self._mute = now if self._mute is None else self._mute
+            if not self._heard and now - self._mute >= START_SECONDS:
+                mute = f"the coordinator runs and was not heard in {START_SECONDS:g} s: is the loopback network up?"
+                return self._fail(mute, 1, now)
             late = [name for name, at in self._judged_by.items() if now >= at]
             if late:
                 status = self.children[late[0]].status or 1

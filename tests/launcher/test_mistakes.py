@@ -1,10 +1,12 @@
 """What a user can do wrong: one clear line on stderr, a status that is not zero, no traceback, nothing started."""
 
+import shlex
 import socket
+import subprocess
 
 import pytest
 
-from tests.launcher.harness import wait_until
+from tests.launcher.harness import PYTHON, wait_until
 
 
 @pytest.mark.parametrize(
@@ -21,6 +23,7 @@ from tests.launcher.harness import wait_until
         (["launch", "--port", "70000", "--", "true"], "70000 is not in the range"),
         (["launch", "--wokers", "2", "--", "true"], "--wokers"),
         (["launch", "--name", "a/b", "--", "true"], "'a/b' cannot be a job's name"),
+        (["launch", "--name", "", "--", "true"], "'' cannot be a job's name"),
         (["launch", "--", "python", "nowhere.py"], "script 'nowhere.py' does not exist"),
         (["launch", "--", "python", "-u", "nowhere.py"], "script 'nowhere.py' does not exist"),
         (["launch", "--", "no-such-program"], "there is no program 'no-such-program'"),
@@ -76,6 +79,14 @@ def test_a_folder_that_cannot_be_used_is_told(shell):
     (shell.folder / "file").write_text("")
     ran = shell.run("status", ELASTIC_MX_HOME=str(shell.folder / "file"))
     assert ran.returncode == 1 and "set ELASTIC_MX_HOME" in ran.stderr and ran.stderr.count("\n") == 1
+
+
+def test_what_the_system_does_not_allow_is_told(shell):
+    command = shlex.join([*PYTHON, "launch", "--", "true"])
+    limited = ["bash", "-c", f"ulimit -f 0; exec {command}"]
+    ran = subprocess.run(limited, env=shell.environment, cwd=shell.folder, capture_output=True, text=True, timeout=30)
+    assert ran.returncode == 1 and ran.stderr.count("\n") == 1
+    assert ran.stderr.startswith("Error: the system does not allow what this needs: ")
 
 
 def test_a_command_whose_packages_are_not_installed_says_so(shell):

@@ -12,6 +12,7 @@ from launcher.supervisor import (
     COORDINATOR,
     GRACE_SECONDS,
     LEAVE_SECONDS,
+    START_SECONDS,
     Finish,
     Say,
     Signal,
@@ -150,6 +151,15 @@ def test_a_failure_that_nobody_judges_ends_the_job():
     job.wait(GRACE_SECONDS)
     assert "worker-1 ended with status 3 and the coordinator is silent" in job.said()
     assert job.finish() == 3
+
+
+def test_a_coordinator_that_is_never_heard_ends_the_job():
+    supervisor = Supervisor(1)
+    supervisor.started(COORDINATOR, COORDINATOR)
+    assert supervisor.tick(5.0) == supervisor.tick(4.0 + START_SECONDS) == []
+    told = supervisor.tick(5.0 + START_SECONDS)
+    assert told[0] == Say("the coordinator runs and was not heard in 30 s: is the loopback network up?")
+    assert Signal(COORDINATOR, signal.SIGTERM) in told
 
 
 def test_a_process_that_fails_before_it_joined_is_told_and_the_job_goes_on():
