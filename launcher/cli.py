@@ -8,6 +8,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import click
 
+from launcher.output import open_standard_streams
+
 # name: module, attribute, one line of help. Importing nothing here keeps --help fast.
 COMMANDS: Dict[str, Tuple[str, str, str]] = {
     "convert-trace": ("scheduler.commands", "convert_trace", "Turn a public cluster trace into a workload file."),
@@ -65,6 +67,7 @@ class LazyGroup(click.Group):
         **extra: Any,
     ) -> Any:
         """Run the command; what a user did wrong is told in one line on stderr, without click's usage lines."""
+        open_standard_streams()
         if not standalone_mode:
             return super().main(args, prog_name, standalone_mode=False, **extra)
         try:

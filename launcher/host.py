@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Protocol, Tuple
+import contextlib
+import errno
+from typing import List, Optional, Protocol, Set, Tuple
 
 from launcher.output import Relay, to_own_streams, wants_colour
 from launcher.processes import Limits
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Host(Protocol):
@@ -44,6 +48,7 @@ class Terminal:
     def __init__(self) -> None:
         self.gone = False
         self._relay = Relay(self._write, wants_colour())
+        self._told: Set[int] = set()  # the streams whose losses were told
 
     def limits(self, role: str, name: str) -> Optional[Limits]:
         """Return None: a job that a user launches may use what its user may."""
@@ -73,5 +78,18 @@ class Terminal:
             return
         try:
             to_own_streams(stream, data)
-        except OSError:
-            self.gone = True
+        except OSError as error:
+            if error.errno in FULL:
+                self._lose(stream, error)
+            else:
+                self.gone = True
+
+    def _lose(self, stream: int, error: OSError) -> None:
+        """What was to be written is lost, which is no reason to end a job; say so once, where there is room."""
+        if stream in self._told:
+            return
+        self._told.add(stream)
+        name, other = ("stdout", 2) if stream == 1 else ("stderr", 1)
+        lost = f"elastic-mx: {name} is lost while it cannot be written ({error.strerror}); the job goes on\n"
+        with contextlib.suppress(OSError):
+            to_own_streams(other, lost.encode())

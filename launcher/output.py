@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import time
 from typing import Callable, Dict, List, Mapping, Tuple
@@ -78,7 +79,20 @@ def to_own_streams(stream: int, data: bytes) -> None:
     """Write to this process's stdout (1) or stderr (2), past Python's buffers, so that lines stay whole."""
     view = memoryview(data)
     while view:
-        view = view[os.write(stream, view) :]
+        try:
+            view = view[os.write(stream, view) :]
+        except BlockingIOError:  # another program that has the same terminal made it so
+            select.select([], [stream], [])
+
+
+def open_standard_streams() -> None:
+    """Put /dev/null in the place of each standard stream that is closed: the next file opened would become it."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115  (for the life of the process)
 
 
 def wants_colour(environment: Mapping[str, str] = os.environ) -> Dict[int, bool]:

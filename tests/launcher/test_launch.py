@@ -2,9 +2,11 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -105,6 +107,29 @@ def test_a_reader_that_goes_away_ends_the_job(shell):
     assert process.stdout.readline().startswith(b"[worker-0] xxx")
     process.stdout.close()
     assert process.wait(20) == 143
+
+
+@pytest.mark.parametrize(
+    ("streams", "told"), [(">/dev/full", "stdout is lost while it cannot be written"), ("<&- >&-", "job script:")]
+)
+def test_output_that_cannot_be_written_does_not_end_the_job(shell, streams, told):
+    command = shlex.join([*PYTHON, "launch", "--", "python", str(shell.script(QUICK))])
+    ran = subprocess.run(
+        ["bash", "-c", f"exec {command} {streams}"], env=shell.environment, capture_output=True, text=True, timeout=30
+    )
+    assert ran.returncode == 0 and told in ran.stderr and "[worker-0] err" in ran.stderr
+
+
+def test_a_stream_that_does_not_block_is_waited_for(shell):
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    command = [*PYTHON, "launch", "--", "python", str(shell.script("for i in range(30000): print(i)"))]
+    with subprocess.Popen(command, env=shell.environment, stdout=write, stderr=subprocess.DEVNULL) as job:
+        os.close(write)
+        time.sleep(2)
+        with open(read, "rb") as file:
+            assert file.read().splitlines()[-1] == b"[worker-0] 29999"
+        assert job.wait(20) == 0
 
 
 def test_the_death_of_the_coordinator_ends_the_job(shell):
