@@ -15,7 +15,9 @@ TOP = """# The paper's experiments, in simulation
 Written by `python -m benchmarks.paper --out DIR`, as it came out. The paper is
 [DL2](https://arxiv.org/abs/1909.06040), section 6; its figures are of a simulated cluster of 500 servers and of a
 testbed, ours of the workload named below, so shares are to be compared, not slots. Where the paper shows a figure and
-no number, the table says so. Mean JCTs are in slots, over test traces that no agent was trained on or chosen by.
+no number, the table says so. Mean JCTs are in slots, over test traces that no agent was trained on or chosen by. The
+agents that are trained here are judged as the authors do it, with actions drawn by their probabilities, and each is
+trained once, so a few percent between them may be chance.
 """
 
 

@@ -11,9 +11,9 @@ from typing import Any, Callable, Dict, Optional
 
 import numpy as np
 
-from benchmarks.paper.agents import made
+from benchmarks.paper.agents import drawn_jct, made
 from benchmarks.paper.settings import Budget, Experiment, Recipe, Row, Setting, Table
-from scheduler.learn.dl2 import Dl2, Dl2Agent
+from scheduler.learn.dl2 import Dl2
 from scheduler.learn.rollout import mean_jcts
 from scheduler.learn.scenario import TEST, Scenario
 from scheduler.policies import make
@@ -97,16 +97,12 @@ class Runner:
         scenario = Scenario(workload, peaks=_peaks(workload), seed=SEED, **dict(setting.scenario))
         if isinstance(setting.who, Recipe):
             agent, curve = made(setting.who, workload, scenario.peaks, self.budget, self.agents)
-            return {"jct": _jct(agent, scenario, self.budget.traces), "curve": curve}
+            return {"jct": drawn_jct(agent, scenario.held_out(self.budget.traces, TEST)), "curve": curve}
         policy = make(setting.who)
         if isinstance(policy, Dl2):
-            return {"jct": _jct(policy.agent, scenario, self.budget.traces)}
+            each = mean_jcts(policy.agent, scenario.held_out(self.budget.traces, TEST))  # as below, but in lockstep
+            return {"jct": round(float(np.mean(each)), 4)}
         return {"jct": round(scenario.mean_jct(policy, self.budget.traces, TEST), 4)}
-
-
-def _jct(agent: Dl2Agent, scenario: Scenario, traces: int) -> float:
-    """As ``Scenario.mean_jct``, all traces in lockstep."""
-    return round(float(np.mean(mean_jcts(agent, scenario.held_out(traces, TEST)))), 4)
 
 
 def _peaks(workload: Workload) -> Any:

@@ -33,7 +33,7 @@ class Budget:
     updates: int = 200
     warm: int = 8
     slots: int = 400
-    online: int = 5
+    online: int = 4
 
 
 QUICK = Budget(traces=3, validation=1, watched=1, updates=20, warm=1, slots=120, online=1)

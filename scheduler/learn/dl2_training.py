@@ -119,7 +119,7 @@ class Online:
         params = agent.params
         self.agent, self.new_simulator, self.rng = agent, new_simulator, rng
         self.actor = torch.optim.Adam(agent.policy.parameters(), lr=params.online_rate)
-        self.critic = torch.optim.Adam(agent.value.parameters(), lr=params.online_rate)
+        self.critic = torch.optim.Adam(agent.value.parameters(), lr=params.critic_rate)
         self._fleet = Fleet(agent, [new_simulator(rng) for _ in range(clusters)], rng, self._ended)
         width = state_size(params.jobs, len(agent.types))
         self._buffers = [
@@ -129,6 +129,11 @@ class Online:
         self.slots = 0
         self.traces = 0
         self.updates = 0
+
+    @property
+    def replay(self) -> Replay:
+        """The buffer; of private clusters, the first one's."""
+        return self._buffers[0]
 
     def play(self, slots: int, learn: bool = True) -> Dict[str, float]:
         """Plays that many slots, with one update after each once the buffer is full; means of what was seen."""
@@ -162,6 +167,8 @@ class Online:
         replay.add(
             Batch(
                 states=states,
+                after=np.concatenate([states[1:], states[-1:]]),
+                last=np.arange(1, k + 1) == k,
                 following=np.broadcast_to(following, states.shape),
                 allowed=np.stack(slot.allowed),
                 actions=np.array(slot.actions, dtype=np.int64),
@@ -182,14 +189,15 @@ class Online:
                 ahead = agent.value(torch.from_numpy(batch.following))[:, 0] * torch.from_numpy(batch.going_on)
                 target = rewards + params.discount * ahead
             values = agent.value(states)[:, 0]
-            advantage = target - values.detach()
+            advantage = self._led_to(batch, target) - values.detach()
             value_loss = functional.mse_loss(values, target)
             self.critic.zero_grad()
             value_loss.backward()
             self.critic.step()
         else:
             advantage = rewards - replay.mean_reward
-        advantage = advantage / (advantage.std() + 1e-6)
+        advantage = advantage - advantage.mean() if params.centred else advantage
+        advantage = (advantage / (advantage.std() + 1e-6)).clamp(-3.0, 3.0)
         logits = agent.policy(states).masked_fill(~torch.from_numpy(batch.allowed), -1e9)
         log_probs = functional.log_softmax(logits, dim=1)
         entropy = -(log_probs.exp() * log_probs).sum(dim=1).mean()
@@ -198,11 +206,20 @@ class Online:
             ratio = (taken.detach() - torch.from_numpy(batch.log_probs)).exp()
             advantage = advantage * ratio.clamp(max=params.clip)
         loss = -(taken * advantage).mean() - params.entropy * entropy
-        self.actor.zero_grad()
-        loss.backward()
-        self.actor.step()
+        if self.updates >= params.critic_first:
+            self.actor.zero_grad()
+            loss.backward()
+            self.actor.step()
         self.updates += 1
         return {"entropy": float(entropy.detach()), "value_loss": float(value_loss.detach())}
+
+    def _led_to(self, batch: Batch, target: torch.Tensor) -> torch.Tensor:
+        """What an action is worth, float32 [k]: the slot's reward and future, or its next state's value."""
+        if not self.agent.params.stepwise:
+            return target
+        with torch.no_grad():
+            after = self.agent.value(torch.from_numpy(batch.after))[:, 0]
+        return torch.where(torch.from_numpy(batch.last), target, after)
 
     def plain(self) -> Dict[str, Any]:
         """Optimizers and counters, for a checkpoint. The buffer fills again within a few dozen slots."""

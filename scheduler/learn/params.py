@@ -14,6 +14,7 @@ class Dl2Params:
         jobs: J, how many jobs the network sees at once; more are scheduled in batches of J by arrival.
         hidden: neurons of each of the two fully connected layers.
         warmup_rate, online_rate: Adam's step size in the supervised and in the online phase.
+        critic_rate: the value network's in the online phase.
         batch: samples per update.
         replay: size of the replay buffer, in decisions.
         discount: of the reward from one slot to the next.
@@ -22,6 +23,10 @@ class Dl2Params:
         ratio: workers per server, or servers per worker, from which a job's state is poor.
         actor_critic: learn a value network as baseline; without it, the mean reward of the buffer is the baseline.
         clip: bound on the importance weight of a replayed decision, 0 for none: the paper replays as if on-policy.
+        stepwise: an action is credited with how much it changes the state's value; without it, with what the whole slot
+            earned beyond that value, as in the paper.
+        centred: advantages are taken relative to the mean of their batch.
+        critic_first: updates of the value network before the first of the policy.
         pairs: every job, by arrival, gets a worker and a server before the agent's first action, as in the authors'
             code; the paper does not say so.
         fill: an action that fits on no node is drawn again; without it, it ends the slot, as in the authors' code.
@@ -31,6 +36,7 @@ class Dl2Params:
     hidden: int = 256
     warmup_rate: float = 0.005
     online_rate: float = 0.0001
+    critic_rate: float = 0.0001
     batch: int = 256
     replay: int = 8192
     discount: float = 0.9
@@ -39,6 +45,9 @@ class Dl2Params:
     ratio: float = 10.0
     actor_critic: bool = True
     clip: float = 0.0
+    stepwise: bool = False
+    centred: bool = False
+    critic_first: int = 0
     pairs: bool = False
     fill: bool = False
 

@@ -13,7 +13,9 @@ class Batch:
     """Decisions; all arrays have length k.
 
     Attributes:
-        states, following: float32 [k, D], the state and the first state of the next slot.
+        states, after, following: float32 [k, D], the state, the one that the action led to in the slot, and the first
+            of the next slot.
+        last: bool, the action ended its slot; ``after`` means nothing there.
         allowed: bool [k, A], actions that were open.
         actions: int64.
         rewards: float32, of the slot.
@@ -22,6 +24,8 @@ class Batch:
     """
 
     states: np.ndarray
+    after: np.ndarray
+    last: np.ndarray
     following: np.ndarray
     allowed: np.ndarray
     actions: np.ndarray
@@ -37,6 +41,8 @@ class Replay:
         self.size = size
         self._arrays: Dict[str, np.ndarray] = {
             "states": np.zeros((size, state), dtype=np.float32),
+            "after": np.zeros((size, state), dtype=np.float32),
+            "last": np.zeros(size, dtype=bool),
             "following": np.zeros((size, state), dtype=np.float32),
             "allowed": np.zeros((size, actions), dtype=bool),
             "actions": np.zeros(size, dtype=np.int64),

@@ -81,6 +81,7 @@ class Fleet:
         rng: draws actions; None takes the most likely ones, and nothing is recorded.
         ended: called with the number of a cluster and the slot that it has finished. It may put a new simulator in
             place with ``renew``; a cluster whose trace has ended drops out otherwise.
+        explore: with a rng, take the job-aware action in poor states as often as ``Dl2Params`` says.
     """
 
     def __init__(
@@ -89,9 +90,10 @@ class Fleet:
         simulators: List[Simulator],
         rng: Optional[np.random.Generator],
         ended: Callable[[int, Slot], None],
+        explore: bool = True,
     ) -> None:
         params = agent.params
-        self.agent, self.rng, self._ended = agent, rng, ended
+        self.agent, self.rng, self._ended, self._explore = agent, rng, ended, explore
         width = state_size(params.jobs, len(agent.types))
         self._states = np.zeros((len(simulators), width), dtype=np.float32)
         self._allowed = np.zeros((len(simulators), ACTIONS * params.jobs + 1), dtype=bool)
@@ -132,7 +134,7 @@ class Fleet:
 
     def _carry_out(self, window: Window, action: int, scores: Array) -> Optional[int]:
         """Takes the action, or the next best that fits; the one taken, None if the window ended without."""
-        explore = self.agent.params.explore
+        explore = self.agent.params.explore if self._explore else 0.0
         if self.rng is not None and explore and self.rng.random() < explore:
             mended = window.poor(self.agent.params.ratio)
             action = action if mended is None else mended
@@ -143,12 +145,14 @@ class Fleet:
         return action
 
 
-def mean_jcts(agent: Dl2Agent, simulators: List[Simulator], max_slots: int = 1000) -> Array:
-    """Mean JCT of each simulator's trace under the agent's best actions, slots, float64 [k].
+def mean_jcts(
+    agent: Dl2Agent, simulators: List[Simulator], max_slots: int = 1000, rng: Optional[np.random.Generator] = None
+) -> Array:
+    """Mean JCT of each simulator's trace under the agent's best actions, or what ``rng`` draws, slots, float64 [k].
 
     A job that is unfinished after ``max_slots`` counts as finished then: an agent in training may starve some.
     """
-    fleet = Fleet(agent, simulators, None, lambda k, slot: None)
+    fleet = Fleet(agent, simulators, rng, lambda k, slot: None, explore=False)
     while fleet.step():
         if min(fleet.drivers[k].simulator.slot for k in fleet._live) >= max_slots:
             break
