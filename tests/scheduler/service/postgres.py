@@ -44,7 +44,7 @@ def server(folder: Path) -> Iterator[str]:
             _wait(home, process)
             yield f"postgresql://postgres@/postgres?host={home}"
         finally:
-            process.send_signal(signal.SIGINT)  # a fast shutdown
+            process.send_signal(signal.SIGQUIT)  # at once: nothing of it is kept
             process.wait(30)
     finally:
         shutil.rmtree(home)
