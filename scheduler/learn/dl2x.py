@@ -14,7 +14,7 @@ import torch
 
 from scheduler.core import Allocation, ClusterView, JobsView, Policy
 from scheduler.learn import checkpoint
-from scheduler.learn.encoder import Encoder, EncoderParams, features, pad
+from scheduler.learn.encoder import FEATURES, Encoder, EncoderParams, features, pad
 from scheduler.learn.moves import MoveBook
 from scheduler.learn.plan import Plan
 from scheduler.placement import Placer
@@ -69,6 +69,8 @@ class Dl2x(Policy):
             path = checkpoint.packaged("dl2x") if agent is None else Path(agent)
             agent = Dl2xAgent.from_plain(checkpoint.load(path), str(path))
         self.agent = agent
+        with torch.inference_mode():  # the first attention has torch import for a second, which no slot is to wait for
+            agent.network(torch.zeros(1, 1, FEATURES), torch.ones(1, 1, dtype=torch.bool))
         self._book: Optional[MoveBook] = None
 
     def reset(self, seed: int = 0) -> None:

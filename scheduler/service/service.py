@@ -62,6 +62,7 @@ class Service:
         self.lead: Lead = lead or Alone(store)
         self._record = self.lead.record  # what a leader writes
         self._given, self._name, self._agent = policy, policy, agent
+        self._totals: List[float] = []  # of all nodes, in the order of RESOURCES
         self._keep, self._tidied = keep or Keep(), 0.0
         self._said = ""
         self.policy = policy_of(policy, agent)
@@ -172,6 +173,7 @@ class Service:
     def slot(self, now: float) -> None:
         """Observes, decides, enacts and records once."""
         began, nodes = time.perf_counter(), self.cluster.nodes()
+        self._totals = [sum(values) for values in zip(*(node.capacity for node in nodes))]
         self._take_policy()
         rows = self._record.jobs(live=True)
         begun = [row for row in rows if row.state != t.WAITING]
@@ -286,6 +288,10 @@ class Service:
             if row.state in (t.RUNNING, t.STARTING):
                 updates.append({"id": row.id, "done": job.done, "service": job.service, **_size_of(job)})
         self._record.change_jobs(updates)
+        trains = {row.id: looks[row.id].members for row in rows if row.id in looks and _trains(row, looks[row.id])}
+        self._record.change_jobs({"id": job, "state": t.RUNNING} for job in trains)
+        told = [(job, f"{servers} servers, {workers} workers") for job, (servers, workers) in trains.items()]
+        self._record.tell_all(now, "running", told)
         return seen
 
     def _see(self, row: JobRow, look: Optional[Look], now: float) -> Seen:
@@ -295,10 +301,8 @@ class Service:
         size = look.tasks
         if look.answered and row.state != t.STARTING:  # its members: processes that leave live on for a moment
             size = look.members
-        if row.state == t.STARTING and all(look.members):
-            self._record.change_job(row.id, (t.STARTING,), state=t.RUNNING)
+        if _trains(row, look):
             size = look.members
-            self._record.tell(now, "running", f"{size[0]} servers, {size[1]} workers", row.id)
         elif row.state == t.STARTING:
             size = (max(size[0], row.servers), max(size[1], row.workers))
         with self._lock:
@@ -335,34 +339,36 @@ class Service:
 
     def _share(self, spec: JobSpec, size: Size) -> float:
         """The dominant share of the cluster that a job has."""
-        totals = [sum(values) for values in zip(*(node.capacity for node in self.cluster.nodes()))]
         used = [size[0] * s + size[1] * w for s, w in zip(spec.servers.demand, spec.workers.demand)]
-        return max((u / total for u, total in zip(used, totals) if total), default=0.0)
+        return max((u / total for u, total in zip(used, self._totals) if total), default=0.0)
 
     # ------------------------------------------------------------------------------------------------- enacting
 
     def _enact(self, wanted: List[Move], rows: Dict[int, JobRow], decision: int, now: float) -> None:
+        """Has each move made that there is room for. All is written before anything is done."""
         begun = [attempt_of(row) for row in rows.values() if row.state != t.WAITING]
         asked = [(attempt_of(rows[move.job], move.kind == START), move.size) for move in wanted]
         room = self.cluster.reserve(begun, asked)  # what lacks room: it is made by changes under way, next slot
-        moves_with_room = [(move, job) for move, (job, _) in zip(wanted, asked) if job.id in room]
-        for move, job in moves_with_room:
+        chosen = [(move, job) for move, (job, _) in zip(wanted, asked) if job.id in room]
+        starts = {move.job: self._start(rows[move.job], move, now) for move, _ in chosen if move.kind == START}
+        started = self._record.start_jobs(list(starts.values()))
+        chosen = [(move, job) for move, job in chosen if move.kind != START or move.job in started]
+        changes = self._record.add_changes([_change(move, decision, now) for move, _ in chosen])
+        told = [(job, f"{starts[job]['servers']} servers, {starts[job]['workers']} workers") for job in sorted(started)]
+        self._record.tell_all(now, "started", told)
+        for (move, job), change in zip(chosen, changes):
             if move.kind == START:
-                self._begin(rows[move.job], move, job, decision, now)
+                self._begin_now(replace(rows[move.job], **starts[move.job]), now)
                 continue
             with self._lock:
                 self._changing[job.id] = move.size
-            change = self._note(move, decision, now)
             self.cluster.resize(job, move.size, CHANGE_SECONDS, partial(self._changed, job, change))
 
-    def _begin(self, row: JobRow, move: Move, job: Attempt, decision: int, now: float) -> None:
-        values = {"attempt": job.number, "started_at": row.started_at or now}
-        size = {"servers": move.size[0], "workers": move.size[1]}
-        if row.wish or not self._record.change_job(row.id, (t.WAITING,), state=t.STARTING, **values, **size):
-            return
-        self._note(move, decision, now, outcome=DONE)
-        self._record.tell(now, "started", f"{move.size[0]} servers, {move.size[1]} workers", row.id)
-        self._begin_now(replace(row, attempt=job.number, servers=move.size[0], workers=move.size[1]), now)
+    @staticmethod
+    def _start(row: JobRow, move: Move, now: float) -> Dict[str, Any]:
+        """What changes of a job that starts."""
+        values = {"id": row.id, "attempt": row.attempt + 1, "started_at": row.started_at or now}
+        return {**values, "servers": move.size[0], "workers": move.size[1]}
 
     def _begin_now(self, row: JobRow, now: float) -> None:
         """Has the cluster begin a job that is to start; if it cannot, the next slot tries again."""
@@ -370,13 +376,6 @@ class Service:
             self.cluster.begin(attempt_of(row), (row.servers, row.workers))
         except OSError as error:
             self._record.tell(now, "error", f"it could not be begun yet: {error}", row.id)
-
-    def _note(self, move: Move, decision: int, now: float, **values: Any) -> int:
-        row = {"at": now, "decision": decision, "job": move.job, "kind": move.kind}
-        before = {"servers_before": move.before[0], "workers_before": move.before[1]}
-        return self._record.add_changes(
-            [{**row, **before, "servers": move.size[0], "workers": move.size[1], **values}]
-        )[0]
 
     def _changed(self, job: Attempt, change: int, outcome: Outcome) -> None:
         """Notes what came of a resize."""
@@ -391,6 +390,19 @@ class Service:
 def attempt_of(row: JobRow, next_one: bool = False) -> Attempt:
     """The job's present attempt, or the one that is to come."""
     return Attempt(row.id, row.attempt + next_one, row.name, row.spec)
+
+
+def _change(move: Move, decision: int, now: float) -> Dict[str, Any]:
+    """A move as the record has it; a start is done with that it is begun."""
+    row = {"at": now, "decision": decision, "job": move.job, "kind": move.kind}
+    before = {"servers_before": move.before[0], "workers_before": move.before[1]}
+    outcome = DONE if move.kind == START else ""
+    return {**row, **before, "servers": move.size[0], "workers": move.size[1], "outcome": outcome}
+
+
+def _trains(row: JobRow, look: Look) -> bool:
+    """Whether a job that was starting trains by now."""
+    return row.state == t.STARTING and all(look.members)
 
 
 def _size_of(job: Seen) -> Dict[str, int]:

@@ -204,6 +204,14 @@ class Room:
         if wanted is not None:
             self.free[wanted] -= need
             return wanted
+        if not len(self.free):
+            return None
+        most = int(self.free[:, 0].argmax())
+        if need[0] > self.free[most, 0] + _EPS:
+            return None
+        if (self.free[most] + _EPS >= need).all():  # as it nearly always is: no other has to be looked at
+            self.free[most] -= need
+            return most
         fits = (self.free + _EPS >= need).all(axis=1)
         if not fits.any():
             return None

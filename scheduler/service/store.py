@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import hashlib
 import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple, Union
 
 from sqlalchemy import delete, func, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -192,6 +193,19 @@ class Store:
             with self.writing() as session:
                 session.execute(update(t.Job), rows)
 
+    def start_jobs(self, starts: Sequence[Dict[str, Any]]) -> Set[int]:
+        """Has waiting jobs start, which fields tell how (``id`` and others): those that still waited.
+
+        A job that was cancelled meanwhile does not start.
+        """
+        wait = (t.Job.id.in_([start["id"] for start in starts]), t.Job.state == t.WAITING, t.Job.wish == "")
+        with self.writing() as session:
+            found = set(session.scalars(select(t.Job.id).where(*wait).with_for_update()))
+            rows = [{**start, "state": t.STARTING} for start in starts if start["id"] in found]
+            if rows:
+                session.execute(update(t.Job), rows)
+            return found
+
     def jobs_to_drop(self, before: float, limit: int) -> List[JobRow]:
         """Jobs that ended before a time and whose logs and checkpoints were not deleted yet, the oldest first."""
         ended = (t.Job.state.not_in(t.LIVE), t.Job.dropped_at.is_(None), t.Job.ended_at <= before)
@@ -218,6 +232,8 @@ class Store:
 
     def add_changes(self, rows: Sequence[Dict[str, Any]]) -> List[int]:
         """Writes changes (fields of tables.Change); their numbers."""
+        if not rows:
+            return []
         with self.writing() as session:
             changes = [t.Change(**{"outcome": "", "detail": "", **row}) for row in rows]
             session.add_all(changes)
@@ -258,8 +274,13 @@ class Store:
 
     def tell(self, now: float, kind: str, what: str, job: Optional[int] = None) -> None:
         """Writes an event."""
-        with self.writing() as session:
-            session.add(t.Event(at=now, job=job, kind=kind, text=what))
+        self.tell_all(now, kind, [(job, what)])
+
+    def tell_all(self, now: float, kind: str, events: Sequence[Tuple[Optional[int], str]]) -> None:
+        """Writes events of a kind: of which job, and what."""
+        if events:
+            with self.writing() as session:
+                session.add_all(t.Event(at=now, job=job, kind=kind, text=what) for job, what in events)
 
     def events(self, job: Optional[int] = None, limit: int = 100, since: int = 0) -> List[Dict[str, Any]]:
         """The latest events (of a job), oldest first."""
@@ -335,7 +356,12 @@ class Store:
 
 def _row(row: t.Job) -> JobRow:
     values = {name: getattr(row, name) for name in JobRow.__dataclass_fields__ if name not in ("spec", "handle")}
-    return JobRow(spec=JobSpec.model_validate_json(row.spec), handle=json.loads(row.handle), **values)
+    return JobRow(spec=_spec(row.spec), handle=json.loads(row.handle), **values)
+
+
+@functools.lru_cache(4096)  # a slot reads all jobs several times, and their specs never change
+def _spec(text_of_it: str) -> JobSpec:
+    return JobSpec.model_validate_json(text_of_it)
 
 
 def _plain(row: Any) -> Dict[str, Any]:
