@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import List, Optional, Sequence, Tuple
+from typing import Dict, Optional, Sequence, Tuple
 
 from benchmarks.jobs import ROOT
 
@@ -28,6 +29,7 @@ RUNS: Tuple[Tuple[str, ...], ...] = (
     ("ten_jobs",),
     ("live",),
 )
+HEAD = "# Results\n\nWritten by `make bench`, as the benchmarks printed it; each says what machine it ran on.\n"
 RESULTS = Path(__file__).parent / "RESULTS.md"
 TIMEOUT = 1800
 
@@ -46,9 +48,19 @@ def run(command: Sequence[str]) -> Tuple[str, float]:
     return (text if done.returncode == 0 else f"{text}\nfailed with status {done.returncode}"), time.monotonic() - began
 
 
+def title_of(command: Sequence[str]) -> str:
+    return " ".join(("python -m benchmarks." + command[0], *command[1:]))
+
+
 def section(command: Sequence[str], text: str, seconds: float) -> str:
-    title = " ".join(("python -m benchmarks." + command[0], *command[1:]))
-    return f"## `{title}`\n\n```text\n{text}\n```\n\nTook {seconds:.0f} s.\n"
+    return f"## `{title_of(command)}`\n\n```text\n{text}\n```\n\nTook {seconds:.0f} s.\n"
+
+
+def sections(path: Path) -> Dict[str, str]:
+    """By title, what was written before: it stands until its benchmark has run again."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    found = re.split(r"^(?=## `)", text, flags=re.MULTILINE)[1:]
+    return {part.split("`")[1]: part.rstrip() + "\n" for part in found}
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> None:
@@ -56,16 +68,15 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="of these benchmarks only")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
-    parts: List[str] = [
-        "# Results\n\nWritten by `make bench`, as the benchmarks printed it; each says what machine it ran on.\n"
-    ]
+    parts = sections(options.out)
     for command in RUNS:
         if options.only and command[0] not in options.only:
             continue
         print("benchmarks." + " ".join(command), flush=True)
-        parts.append(section(command, *run(command)))
-        options.out.write_text("\n".join(parts), encoding="utf-8")
-        print(parts[-1], flush=True)
+        parts[title_of(command)] = section(command, *run(command))
+        known = [parts[title_of(one)] for one in RUNS if title_of(one) in parts]
+        options.out.write_text("\n".join([HEAD, *known]), encoding="utf-8")
+        print(parts[title_of(command)], flush=True)
 
 
 if __name__ == "__main__":

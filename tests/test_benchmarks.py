@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.common import keys
 from benchmarks.jobs import ROOT
+from benchmarks.report import HEAD, section, sections
 
 SMALLEST = ("--workers=1", "--servers=1", "--rounds=1")
 
@@ -79,3 +80,11 @@ def test_live_runs_the_same_jobs_in_simulation_with_what_it_measured():
     assert result["jobs"] == len(result["each"]) == 2
     assert result["simulated_mean_jct_s"] == pytest.approx(result["live_mean_jct_s"], rel=0.4)
     assert all(row["speed"] > 0 for row in result["epochs_per_s"]) and result["timings_s"]["starting"] > 0
+
+
+def test_what_a_report_holds_stands_until_its_benchmark_has_run_again(tmp_path):
+    path = tmp_path / "RESULTS.md"
+    assert sections(path) == {}
+    written = {f"python -m benchmarks.{name} --x": section((name, "--x"), "## no title", 3) for name in ("a", "b")}
+    path.write_text("\n".join([HEAD, *written.values()]))
+    assert sections(path) == written
