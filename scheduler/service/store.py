@@ -88,7 +88,7 @@ class Store:
     @property
     def shown(self) -> str:
         """The URL without its password."""
-        return self.url.render_as_string(hide_password=True)
+        return self.url.difference_update_query(["password"]).render_as_string(hide_password=True)
 
     def close(self) -> None:
         self.engine.dispose()

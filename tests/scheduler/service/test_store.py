@@ -156,6 +156,7 @@ def test_a_record_of_a_later_version_is_left_alone(kept, where):
         ("mysql://host/db", "'mysql' is no database of ours: sqlite and postgresql are known"),
         ("://", "'://' is no URL of a database"),
         ("postgresql://nobody:secret@127.0.0.1:1/db", "the record cannot be opened"),
+        ("postgresql://nobody@127.0.0.1:1/db?password=secret", "the record cannot be opened"),
     ],
 )
 def test_a_record_that_cannot_be_is_told_in_one_line(url, line):
