@@ -1,4 +1,7 @@
-"""Trains a small dense net on data that depends on the worker's rank, with any kvstore; saves the weights."""
+"""Trains a small dense net on data that depends on the worker's rank, with any kvstore; saves the weights.
+
+For STEPS steps, or until the file STOP exists for some worker.
+"""
 
 import json
 import os
@@ -10,6 +13,7 @@ import numpy as np
 from mxnet import autograd, gluon
 
 steps = int(os.environ.get("STEPS", "12"))
+stop = os.environ.get("STOP", "")
 kv = mx.kv.create(os.environ.get("KVSTORE", "dist_elastic"))
 rng = np.random.RandomState(100 + kv.rank)
 mx.random.seed(7)
@@ -28,8 +32,11 @@ if os.environ.get("KVSTORE") == "dist_sync" and os.environ.get("UPDATE") == "wor
     trainer._init_kvstore()
     trainer._init_params()
     mx.nd.waitall()
+if stop:
+    asking = mx.kv.create("dist_elastic")
+    asking.init("stop", mx.nd.zeros((1,)))
 loss = gluon.loss.L2Loss()
-for _ in range(steps):
+for step in range(steps):
     x = mx.nd.array(rng.randn(16, 40))
     y = mx.nd.array(rng.randn(16, 10))
     with autograd.record():
@@ -37,9 +44,15 @@ for _ in range(steps):
     value.backward()
     trainer.step(16 * kv.num_workers)
     value.wait_to_read()
-    time.sleep(float(os.environ.get("PAUSE", "0")))
+    if stop:
+        asked = mx.nd.ones((1,)) * os.path.exists(stop)
+        asking.pushpull("stop", asked)
+        if asked.asscalar() > 0:
+            steps = step + 1
+            break
+        time.sleep(0.01)
 if "OUT" in os.environ:
     values = [p.data().asnumpy() for p in net.collect_params().values()]
-    np.savez(os.environ["OUT"] + ".npz", *values)
+    np.savez(os.environ["OUT"] + ".npz", *values, steps=steps)
 if os.environ.get("KVSTORE") == "dist_sync":
     kv._barrier()
