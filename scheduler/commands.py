@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, TypeVar
 
 import click
 import numpy as np
+from rich.console import Console
 
 from scheduler.core import Policy
 from scheduler.costs import parse_cost
@@ -54,7 +55,12 @@ FILE = click.Path(dir_okay=False)
 
 
 @click.command()
-@click.option("--policies", default=DEFAULT_POLICIES, show_default=True, help="Names, separated by commas.")
+@click.option(
+    "--policies",
+    default=DEFAULT_POLICIES,
+    show_default=True,
+    help=f"Names, separated by commas, among {', '.join(names())}.",
+)
 @click.option("--workload", type=FILE, help="Cluster and job types, ours or DL2's.  [default: the shipped workload]")
 @click.option("--traces", type=FILE, help="Jobs, ours or DL2's.  [default: those in the workload, else drawn]")
 @click.option("--speeds", type=FILE, help="DL2's testbed measurements, instead of the workload's speeds.")
@@ -94,6 +100,13 @@ def simulate(
     """Compare scheduling policies in the simulator.
 
     Times are in slots. "DRF→bound" is how far a policy gets from DRF's mean JCT to that of jobs without contention.
+
+    \b
+    Examples:
+      elastic-mx simulate --policies drf,optimus,dl2x --report runs/report
+      elastic-mx simulate --policies drf,dl2x --epoch-error 0.2 --speed-error 0.2 --seed 7
+      elastic-mx simulate --workload openb.yaml --policies drf,afs,dl2x --json
+      elastic-mx simulate --policies dl2x --agent dl2x.pt --draw 10
     """
     chosen = _policies(_split(policies), agents)
     opened = open_workload(workload, speeds)
@@ -110,8 +123,12 @@ def simulate(
         max_slots=slots,
     )
     results: Dict[str, List[RunResult]] = {}
-    for policy in chosen:
-        results[policy.name] = [run(policy, Simulator(opened, trace, settings, seed)) for trace in runs]
+    with Console(stderr=True).status("") as status:  # shown on a terminal only
+        for policy in chosen:
+            results[policy.name] = []
+            for trace in runs:
+                status.update(f"{policy.name} on trace {len(results[policy.name]) + 1} of {len(runs)}")
+                results[policy.name].append(run(policy, Simulator(opened, trace, settings, seed)))
     table = summaries(results)
     if report is not None:
         from scheduler.report import write_report
@@ -185,7 +202,6 @@ def _traces(
 
 
 def _print(table: Dict[str, Dict[str, float]], workload: Workload, traces: Sequence[Trace]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     shown = [column for column in COLUMNS if any(column[0] in row for row in table.values())]
@@ -238,6 +254,12 @@ def convert_trace(
 
     Public traces tell what jobs held and for how long, not how they scale: each job is given the speed model of a
     shipped job type, and as many epochs as it would train in its time at the size it had.
+
+    \b
+    Examples:
+      elastic-mx convert-trace openb_pod_list.csv --from openb --nodes openb_node_list.csv --jobs 200 --out openb.yaml
+      elastic-mx convert-trace cluster_job_log --from philly --jobs 500 --load 0.9 --out philly.yaml
+      elastic-mx convert-trace dl2_traces.json --from dl2 --workload dl2_workload.json --out dl2.yaml
     """
     from scheduler.traces import native
     from scheduler.traces.convert import ConvertSettings, convert

@@ -139,6 +139,9 @@ def train_policy(
     if final:
         training.save(final=True)
     click.echo(f"{out}: mean JCT {progress.best:.2f} on validation, {progress.cpu_seconds:.0f} CPU seconds")
+    better = [f"{name} {jct:.2f}" for name, jct in rivals.items() if jct < progress.best]
+    if better:
+        click.echo(f"better than it there: {', '.join(better)}; serve one of those, or train on: --resume --online N")
 
 
 def _recorded(

@@ -332,7 +332,13 @@ def nodes(service: Optional[str], as_json: bool) -> None:
 
 @click.group()
 def policy() -> None:
-    """Show the service's policy, or set another while it runs."""
+    """Show the service's policy, or set another while it runs.
+
+    \b
+    Examples:
+      elastic-mx policy show
+      elastic-mx policy set dl2x
+    """
 
 
 @policy.command("show")
