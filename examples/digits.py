@@ -1,7 +1,9 @@
 """Gluon: a convolutional network on scikit-learn's digits, whose servers and workers may change while it trains.
 
-elastic-mx launch -n 1 -s 1 --name digits -- python examples/digits.py
-elastic-mx scale digits --workers 2 --servers 2        # in another terminal
+elastic-mx launch --name digits -- python examples/digits.py --epochs 200    # one to two minutes
+elastic-mx scale digits --workers 2 --servers 2                              # in a second terminal, meanwhile
+elastic-mx status digits
+elastic-mx scale digits --workers 1 --servers 1
 """
 
 import argparse

@@ -1,11 +1,14 @@
 """Module: a multi-layer perceptron on scikit-learn's digits with Module.fit, whose workers may change while it trains.
 
-elastic-mx launch -n 2 -s 1 --name module -- python examples/module.py
-elastic-mx scale module --workers 3        # in another terminal
+elastic-mx launch -n 2 --name module -- python examples/module.py --epochs 40 --pause 0.05    # about a minute
+elastic-mx scale module --workers 3                                          # in a second terminal, meanwhile
+elastic-mx status module
+elastic-mx scale module --workers 1 --servers 2
 """
 
 import argparse
 import logging
+import time
 
 import elastic_mx
 import mxnet as mx
@@ -27,6 +30,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=64, help="of all workers together")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds to wait in each step, to have time to resize")
     options = parser.parse_args()
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -45,6 +49,7 @@ def main():
         begin_epoch=elastic_mx.epoch(),
         num_epoch=options.epochs,
         kvstore="dist_elastic",
+        batch_end_callback=lambda _: time.sleep(options.pause),
     )
     score = dict(module.score(mx.io.NDArrayIter(x[:HELD_OUT], y[:HELD_OUT], 64), "acc"))
     print(f"held-out accuracy {score['accuracy']:.4f}", flush=True)

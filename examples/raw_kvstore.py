@@ -1,7 +1,9 @@
 """Raw kvstore: a least-squares fit by hand with init, push and pull, whose servers and workers may change meanwhile.
 
-elastic-mx launch -n 2 -s 2 --name fit -- python examples/raw_kvstore.py
-elastic-mx scale fit --servers 1           # in another terminal
+elastic-mx launch -n 2 -s 2 --name fit -- python examples/raw_kvstore.py --pause 0.05    # about a minute
+elastic-mx scale fit --servers 1                                             # in a second terminal, meanwhile
+elastic-mx status fit
+elastic-mx scale fit --workers 3 --servers 2
 """
 
 import argparse

@@ -33,7 +33,7 @@ POLL_SECONDS = 0.25
 
 
 @click.command("demo-resize")
-@click.option("--epochs", type=click.IntRange(1), default=40, show_default=True, help="How long to train.")
+@click.option("--epochs", type=click.IntRange(1), default=80, show_default=True, help="How long to train.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -50,7 +50,7 @@ def demo(epochs: int, out: Path) -> None:
     \b
     Examples:
       elastic-mx demo-resize
-      elastic-mx demo-resize --epochs 60 --out runs/long
+      elastic-mx demo-resize --epochs 200 --out runs/long
     """
     missing = [package for module, package in NEEDED.items() if find_spec(module) is None]
     if missing:
