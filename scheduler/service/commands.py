@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import functools
-import ipaddress
 import json
-import os
 import signal
 import socket
 import sys
-import threading
 import time
 import uuid
 from pathlib import Path
@@ -18,7 +15,7 @@ from urllib.parse import quote
 
 import click
 
-from scheduler.service.http import DEFAULT_ADDRESS, Refused, ServiceClient, ServiceError, token_of
+from scheduler.service.http import DEFAULT_ADDRESS, Refused, ServiceClient, ServiceError
 from scheduler.service.spec import SpecError, locate, parse_duration, read_spec, read_yaml
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -108,13 +105,14 @@ def serve(
     """
     from scheduler.service.keeping import Keep
     from scheduler.service.lead import Alone, Lease
+    from scheduler.service.listen import address_of, bind, serve_api
     from scheduler.service.local import LocalCluster
     from scheduler.service.nodes import read_nodes, this_machine
     from scheduler.service.service import Service
     from scheduler.service.store import Store, StoreError
 
-    host, port, token = _address(listen)
-    listener = _bind(host, port)
+    host, port, token = address_of(listen)
+    listener = bind(host, port)
     seconds = _seconds("--slot", slot)
     kept = Keep(_seconds("--keep", keep), _seconds("--keep-record", keep_record))
     try:
@@ -131,7 +129,7 @@ def serve(
         raise click.ClickException(str(error)) from error
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: service.stop())
-    server = _serve_api(service, listener, token)
+    server = serve_api(service, listener, token)
     where = f"http://{host}:{port}"
     click.echo(
         f"{where}: policy {policy}, slots of {seconds:g} s, {len(cluster.nodes())} nodes, state in {store.shown}"
@@ -159,48 +157,6 @@ def _claim(store: Any, folder: Path) -> None:
     if known != place and store.jobs(live=True):
         raise click.ClickException(f"--jobs: this record's jobs run in {known}, not in {place}: serve them there")
     store.set("jobs", place)
-
-
-def _address(listen: str) -> Any:
-    host, _, port = listen.rpartition(":")
-    token = token_of(os.environ)
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise click.UsageError(f"--listen: {listen!r} is no HOST:PORT")
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback and len(token) < 16:
-        raise click.UsageError(f"--listen: {host} is not loopback: set ELASTIC_MX_TOKEN to 16 characters or more")
-    return host, int(port), token
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    """A socket that listens there."""
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(128)
-    except OSError as error:
-        reason = f"{host}:{port} cannot be listened at: {error.strerror}: choose another HOST:PORT"
-        raise click.ClickException(f"--listen: {reason}") from error
-    return listener
-
-
-def _serve_api(service: Any, listener: socket.socket, token: str) -> Any:
-    """Serves the API in a thread; returns when it does."""
-    import uvicorn
-
-    from scheduler.service.api import create_app
-
-    server = uvicorn.Server(uvicorn.Config(create_app(service, token), log_level="warning"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
-    thread.start()
-    while not server.started and thread.is_alive():
-        time.sleep(0.02)
-    return server
 
 
 # ----------------------------------------------------------------------------------------------------- clients

@@ -105,7 +105,7 @@ class Lease:
                 leads = self._store.lead(LEASE, self.holder, self._store.clock(), LEASE_SECONDS)
                 self._until = began + LEASE_SECONDS if leads else 0.0
                 news = (leads, self._store.news())
-            except SQLAlchemyError:  # no answer: the lead is over when the lease is
+            except Exception:  # no answer, for whatever reason: the lead is over when the lease is
                 news = (held and self.held, known and known[1])
             if news != known:
                 known = news
