@@ -26,7 +26,7 @@ from elastic_mx.client import ControlClient, Declined
 from elastic_mx.link import JobError
 from scheduler.service.cluster import DONE, ENDED, FAILED, LATE, REFUSED, Answer, Attempt, Look, Outcome, epochs_of
 from scheduler.service.slot import Node, Room, Size
-from scheduler.service.spec import JobSpec
+from scheduler.service.spec import JobSpec, SpecError
 
 ROLES = ("server", "worker")
 ANSWER_SECONDS = 2.0  # to tell how a job is
@@ -35,14 +35,17 @@ MOST_LOG_BYTES = 1 << 20
 
 
 class LocalCluster:
-    """Args: the folder for the jobs' folders, and the nodes."""
+    """Args: the folder for the jobs' folders, and the nodes. SpecError where the folder cannot be made."""
 
     def __init__(self, folder: Path, nodes: Sequence[Node]) -> None:
         self.folder, self._nodes = folder, list(nodes)
         self._growing: Set[str] = set()  # folders of jobs whose new seats are not all taken yet
         self._started: Dict[str, subprocess.Popen[bytes]] = {}
         self._pool = ThreadPoolExecutor(16, thread_name_prefix="job")
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise SpecError(f"{folder}: jobs cannot be kept there: {error.strerror}: choose another --jobs") from error
 
     def now(self) -> float:
         return time.time()
