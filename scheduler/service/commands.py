@@ -130,10 +130,9 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: service.stop())
     server = serve_api(service, listener, token)
-    where = f"http://{host}:{port}"
-    click.echo(
-        f"{where}: policy {policy}, slots of {seconds:g} s, {len(cluster.nodes())} nodes, state in {store.shown}"
-    )
+    count = len(cluster.nodes())
+    there = f"{count} node{'' if count == 1 else 's'}, state in {store.shown}"
+    click.echo(f"http://{host}:{port}: policy {policy}, slots of {seconds:g} s, {there}")
     sys.stdout.flush()
     service.run()
     server.should_exit = True
@@ -216,13 +215,24 @@ def describe(job: str, service: Optional[str], as_json: bool) -> None:
     """
     body = ServiceClient(service).ask("GET", f"/jobs/{quote(job)}")
     parts = [_table([body], ("name", "state", "servers", "workers", "done", "jct_s", "reason"))]
-    tasks = [{"task": name, **task} for name, task in body["tasks"].items()]
-    parts.append(_table(tasks, ("task", "node", "pid", "memory", "status", "reason")))
-    parts.append(
-        _table(body["changes"], ("kind", "servers", "workers", "outcome", "seconds", "stall_seconds", "detail"))
-    )
+    tasks = [{"task": name, **_task_as_text(task)} for name, task in body["tasks"].items()]
+    if tasks:
+        parts.append(_table(tasks, ("task", "node", "pid", "memory", "state")))
+    if body["changes"]:
+        columns = ("kind", "servers", "workers", "outcome", "seconds", "stall_seconds", "detail")
+        parts.append(_table(body["changes"], columns))
     parts.append(_table(body["events"], ("kind", "text")))
     _show(body, as_json, "\n\n".join(parts))
+
+
+def _task_as_text(task: Dict[str, Any]) -> Dict[str, Any]:
+    """A task as `describe` shows it: memory in MB, and whether it runs or how it ended."""
+    memory = f"{task['memory'] / 1e6:.0f} MB" if task["memory"] else None
+    status = task["status"]
+    if status is None:
+        return {**task, "memory": memory, "state": "runs"}
+    how = f"status {status}" if status >= 0 else f"signal {-status}"
+    return {**task, "memory": memory, "state": f"ended: {task['reason'] or how}"}
 
 
 @click.command()
