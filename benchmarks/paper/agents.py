@@ -35,7 +35,7 @@ def made(
     training that was ended goes on after its last round.
     """
     limits = (workload.name, workload.max_servers, workload.max_workers)
-    key = hashlib.sha256(repr((recipe, limits, tuple(peaks), budget)).encode()).hexdigest()[:16]
+    key = hashlib.sha256(repr((recipe, limits, tuple(peaks), budget.of(recipe))).encode()).hexdigest()[:16]
     path, partial = directory / f"{key}.pt", directory / f"{key}.unfinished.pt"
     if path.is_file():
         data = checkpoint.load(path)

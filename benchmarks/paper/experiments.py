@@ -15,12 +15,14 @@ NO_NUMBER = "not given as a number"
 UNKNOWN = "no number at hand"
 # What departs from the paper's values: jobs begin with a pair, as in its authors' code, and all nodes are tried.
 BASE = changes(pairs=True, fill=True)
-# And in the second phase, which is short here: ten times the step size, which needs a value network that is learnt
-# first, advantages around zero, an entropy bonus that does not drown them, and weights for replayed decisions.
-SHORT = {"online_rate": 1e-3, "critic_rate": 1e-3, "critic_first": 150, "centred": True, "entropy": 0.003, "clip": 1.0}
+# And in the second phase, which is short here: three times the step size, which needs a value network that is learnt
+# first, credit for each step, advantages around zero, a small entropy bonus, and weights for replayed decisions.
+SHORT = {"online_rate": 3e-4, "critic_rate": 1e-3, "critic_first": 150, "stepwise": True, "centred": True}
+SHORT.update(entropy=0.01, clip=1.0)
 BOTH = Recipe("drf", BASE, changes(**SHORT))  # imitation of DRF, the paper's default, then actor-critic
 IMITATION = replace(BOTH, online=None)
 RIVALS = ("drf", "optimus", "dl2", "dl2x")
+BEATEN = ("drf", "optimus", "offline-rl")
 TEACHERS = ("fifo", "srtf", "drf")
 WINDOWS = (10, 20, 30, 40)
 CLUSTERS = (1, 2, 4)
@@ -37,6 +39,14 @@ def _rise(table: Table, series: str, at: Iterable[float]) -> float:
     """How much the mean JCT rises from the first point to the last."""
     points = list(at)
     return float(table[f"{series}/{points[-1]}"]["jct"] / table[f"{series}/{points[0]}"]["jct"] - 1)
+
+
+def _comparison(table: Table) -> str:
+    def shares(name: str) -> str:
+        parts = [f"{below(table, f'mean JCT/{name}', f'mean JCT/{rival}'):.1%} below {rival}" for rival in BEATEN]
+        return f"{name} " + ", ".join(parts)
+
+    return "; ".join(shares(name) for name in ("dl2", "dl2x"))
 
 
 def _epochs(table: Table) -> str:
@@ -103,6 +113,16 @@ ABLATED = {
 }
 
 EXPERIMENTS: Tuple[Experiment, ...] = (
+    Experiment(
+        name="comparison",
+        title="Rivals (the paper's figure 9)",
+        axis="",
+        paper="DL2 44.1 % below DRF, 17.5 % below Optimus, 37.9 % below OfflineRL",
+        outcome=_comparison,
+        kind="bars",
+        settings=tuple(Setting("mean JCT", name, name) for name in (*BEATEN, "dl2", "dl2x")),
+        note="The paper's is of its testbed. Tetris is left out: it keeps to few jobs at a time, and starves the rest.",
+    ),
     Experiment(
         name="epochs",
         title="Epochs misjudged (the paper's section 6.4)",
@@ -183,7 +203,11 @@ EXPERIMENTS: Tuple[Experiment, ...] = (
         paper="the JCT stays stable, and x clusters converge almost x times faster; " + NO_NUMBER,
         outcome=_federation,
         kind="curves",
-        settings=tuple(Setting(f"{x} clusters", x, replace(BOTH, federated=x)) for x in CLUSTERS),
+        settings=tuple(
+            Setting(f"{x} clusters", x, replace(BOTH, online=changes(**SHORT, replay=8192 // x), federated=x))
+            for x in CLUSTERS
+        ),
+        note="The clusters' replay buffers are as large together as the one of a single cluster.",
     ),
 )
 

@@ -32,8 +32,13 @@ class Budget:
     watched: int = 3
     updates: int = 200
     warm: int = 8
-    slots: int = 400
+    slots: int = 250
     online: int = 4
+
+    def of(self, recipe: Recipe) -> Tuple[int, ...]:
+        """What of it the making of an agent takes."""
+        first = (self.warm, self.watched, self.updates)
+        return first if recipe.online is None else (*first, self.online, self.slots, self.validation)
 
 
 QUICK = Budget(traces=3, validation=1, watched=1, updates=20, warm=1, slots=120, online=1)
@@ -82,7 +87,8 @@ class Setting:
 
     def digest(self, budget: Budget) -> str:
         """Changes when what would be run changes."""
-        what = (self.who, self.scenario, self.limit, budget if isinstance(self.who, Recipe) else budget.traces)
+        spent = budget.of(self.who) if isinstance(self.who, Recipe) else ()
+        what = (self.who, self.scenario, self.limit, budget.traces, spent)
         return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
 
 

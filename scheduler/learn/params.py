@@ -66,13 +66,19 @@ class Dl2Params:
         A window of 48 jobs, since with 20 the later batches of a crowded slot find the cluster full; a gentler first
         phase, which ends at a lower loss; an entropy bonus that does not drown the small differences in reward; a pair
         for every job, so that none starves; all nodes tried for a task before a slot ends; replayed decisions weighted
-        by how likely they still are.
+        by how likely they still are; a value network that learns first and faster, and advantages around zero, since as
+        long as its values are too low every action looks good; credit for what a single action changes, as the slot's
+        reward tells little of one among dozens.
         """
         values: Dict[str, Any] = {
             "jobs": 48,
             "warmup_rate": 0.001,
             "entropy": 0.003,
             "clip": 1.0,
+            "critic_rate": 0.001,
+            "critic_first": 300,
+            "stepwise": True,
+            "centred": True,
             "pairs": True,
             "fill": True,
         }

@@ -61,6 +61,7 @@ class Dl2Session:
 
     features = DL2_FEATURES
     name = "dl2"
+    slots = 1500  # of an online round
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class Dl2Session:
             self._online = Online(self._agent, self.scenario.simulator, self.rng)
             if self._online_state:
                 self._online.restore(self._online_state)
-        return self._online.play(1500)
+        return self._online.play(self.slots)
 
     def validate(self, count: int) -> float:
         return float(mean_jcts(self._agent, self.scenario.held_out(count)).mean())
@@ -180,9 +181,14 @@ class Dl2xSession:
 
 
 class OfflineSession(Dl2Session):
-    """``offline-rl``: rounds of reinforcement as for ``dl2``, in a scenario with analytical speeds; no other rounds."""
+    """``offline-rl``: rounds of 500 slots of reinforcement, in a scenario with analytical speeds; no other rounds."""
 
     name = offline.NAME
+    slots = 500
+
+    def __init__(self, scenario: Held, teacher: Policy, params: Optional[Dl2Params] = None) -> None:
+        params = params or Dl2Params.ours(online_rate=0.0003, entropy=0.01)  # it has a long way to go
+        super().__init__(scenario, teacher, params)
 
     def warm_round(self) -> Figures:
         raise ValueError(f"{self.name} imitates nobody: leave --warmup out")

@@ -67,7 +67,7 @@ def test_the_command_prints_rows_and_writes_figure_and_page(
     assert "![Epochs misjudged" in (tmp_path / "README.md").read_text(encoding="utf-8")
     with pytest.raises(SystemExit):
         command.main(["--only", "nothing"])
-    assert "choose among epochs" in capsys.readouterr().err
+    assert "choose among comparison" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
