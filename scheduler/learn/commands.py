@@ -60,7 +60,7 @@ TEACHER = "greedy-fit"
     type=int,
     help="Rounds of reinforcement.  [default: 0 for dl2 and of a record, 48 for dl2x, 20 for offline-rl]",
 )
-@click.option("--every", default=5, show_default=True, help="Rounds between validations.")
+@click.option("--every", type=int, help="Rounds between validations.  [default: 5; of a record, 2]")
 @click.option("--validation", default=6, show_default=True, help="Traces to validate on.")
 @click.option("--seed", default=0, show_default=True, help="Fixes every random draw.")
 @click.option("--threads", default=1, show_default=True, help="Threads of each tensor operation.")
@@ -77,7 +77,7 @@ def train_policy(
     speeds: Optional[str],
     warmup: Optional[int],
     online: Optional[int],
-    every: int,
+    every: Optional[int],
     validation: int,
     logs: Optional[str],
     resume: bool,
@@ -101,6 +101,7 @@ def train_policy(
     from scheduler.policies import make
 
     torch.set_num_threads(threads)
+    every = (5 if record is None else 2) if every is None else every
     if every < 1 or validation < 1:
         raise ValueError(f"--every is {every} and --validation {validation}: both must be 1 or more")
     made: Dict[str, Any] = {"teacher": teacher or TEACHER, "seed": options["seed"]}
@@ -110,7 +111,7 @@ def train_policy(
             raise ValueError(f"--from-record is given with --policy {policy}, which imitates nobody: leave it out")
         scenario = recorded = _recorded(record, teacher, workloads, speeds, options)
         made.update(workload="a service's record", teacher=", ".join(recorded.policies))
-        session = SESSIONS[policy](scenario, make(TEACHER), lessons=recorded.lessons)
+        session = SESSIONS[policy](scenario, make(TEACHER), lessons=recorded.lessons, decider=recorded.decider)
     else:
         scenario = mixture = _scenario(workloads or ("shipped",), speeds, options)
         if policy == "offline-rl":
@@ -136,6 +137,8 @@ def train_policy(
     except KeyboardInterrupt:
         click.echo(f"saved {out}: go on with --resume", err=True)
         raise click.Abort from None
+    if progress.latest == progress.best == float("inf"):
+        raise ValueError(f"{out}: this agent leaves jobs unfinished, it has learnt too little: raise --warmup")
     if final:
         training.save(final=True)
     click.echo(f"{out}: mean JCT {progress.best:.2f} on validation, {progress.cpu_seconds:.0f} CPU seconds")

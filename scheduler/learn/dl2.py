@@ -85,6 +85,10 @@ class Dl2(Policy):
             window = Window(placer, rows, first, params.jobs, params.fill)
             while not window.done:
                 logits = agent.logits(window.vector[None])[0]
+                if not np.isfinite(logits).all():
+                    raise ValueError(
+                        "dl2: the network's output is not finite: its weights are damaged, give another --agent"
+                    )
                 while not window.done:
                     action = int(np.where(window.allowed, logits, -np.inf).argmax())
                     if window.act(action):

@@ -33,9 +33,11 @@ class Dl2xAgent:
         torch.random.set_rng_state(before)
 
     def plan(self, cluster: ClusterView, jobs: JobsView, book: MoveBook) -> Plan:
-        """A slot to be filled; it needs at least one job."""
+        """A slot to be filled; it needs at least one job. ValueError if the network's output is not finite."""
         with torch.inference_mode():
             theta, void, _ = self.network(*pad((features(cluster, jobs, book),)))
+        if not (torch.isfinite(theta).all() and torch.isfinite(void).all()):
+            raise ValueError("dl2x: the network's output is not finite: its weights are damaged, give another --agent")
         return Plan(cluster, jobs, book, theta[0].numpy().astype(np.float64), float(void[0]))
 
     def plain(self) -> Dict[str, object]:

@@ -178,17 +178,19 @@ class Plan:
     # -- choosing ---------------------------------------------------------------------------------------------------
 
     def best(self) -> Allocation:
-        """Always the move with the highest score, until the void's is higher."""
+        """Always the move with the highest score, until the void's is higher: not before something has been placed,
+        since to leave a cluster idle while jobs wait is never right, whatever a network that has seen little says."""
         queue = []
         for i, scores in enumerate(self.scores):
             move = int(scores.argmax())
             queue.append((-scores.item(move), i, move))
         heapify(queue)
-        least = max(self.void, _BAR / 2)
+        least = _BAR / 2
         while queue and -queue[0][0] > least:
             _, i, move = queue[0]
             if self._try(i, move):
                 self._renew(i)
+                least = max(self.void, _BAR / 2)
             scores = self.scores[i]
             move = int(scores.argmax())
             heapreplace(queue, (-scores.item(move), i, move))

@@ -12,15 +12,17 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
-from scheduler.core import Allocation, Array, ClusterView, JobsView
+from scheduler.core import Allocation, Array, ClusterView, JobsView, Policy
 from scheduler.learn.scenario import TRAINING, VALIDATION, Held
+from scheduler.policies import LEARNED
 from scheduler.service import tables as t
-from scheduler.service.hindsight import Known, gaps, workload_of
+from scheduler.service.decider import policy_of
+from scheduler.service.hindsight import MOST_SLOTS, Known, fits, gaps, workload_of
 from scheduler.service.slot import Seen
 from scheduler.service.snapshot import capacity_of, unpack, views_of
 from scheduler.service.store import JobRow, Store
 from scheduler.simulator import Simulator, SimulatorSettings
-from scheduler.workload import Workload, make_trace
+from scheduler.workload import Trace, Workload, make_trace
 
 LATEST = 8192  # decisions that are read
 TRACE = (8, 40)  # jobs of a trace that is drawn, at least and at most
@@ -34,6 +36,7 @@ class Recorded(Held):
     Attributes:
         lessons: what was seen and decided, oldest first.
         policies: who decided, how often.
+        decider: the policy whose the lessons are, or most of them; None where it is a learned one.
         workload: nodes as of the last decision; types with the speeds last reckoned.
         kinds, epochs, gaps: by job, in order of arrival: its type, its length, slots since the arrival before it.
         seed: of all streams.
@@ -41,6 +44,7 @@ class Recorded(Held):
 
     lessons: Sequence[Lesson]
     policies: Dict[str, int]
+    decider: Optional[Policy]
     workload: Workload
     kinds: Array
     epochs: Array
@@ -54,7 +58,13 @@ class Recorded(Held):
         between = self.gaps[rng.integers(len(self.gaps), size=count)]
         arrival = np.floor(np.cumsum(between) - between[0])
         trace = make_trace("record", np.arange(count), self.kinds[at], arrival, self.epochs[at])
-        return Simulator(self.workload, trace, SimulatorSettings(check=False), seed=int(rng.integers(2**31)))
+        settings = SimulatorSettings(check=False, max_slots=self._patience(trace))
+        return Simulator(self.workload, trace, settings, seed=int(rng.integers(2**31)))
+
+    def _patience(self, trace: Trace) -> int:
+        """Slots after which a policy starves jobs: twice what they take one after another, with a task of each role."""
+        alone = trace.epochs / self.workload.speed_tables()[trace.type_index, 1, 1]
+        return int(min(trace.arrival[-1] + 2 * np.ceil(alone).sum() + 1, MOST_SLOTS))
 
     def held_out(self, count: int, stream: int = VALIDATION) -> List[Simulator]:
         return [self.simulator(np.random.default_rng([self.seed, stream, k])) for k in range(count)]
@@ -80,14 +90,14 @@ def read(where: Union[str, Path], teacher: Optional[str] = None, seed: int = 0) 
         store.close()
 
 
-def from_store(store: Store, teacher: Optional[str] = None, seed: int = 0) -> Recorded:
-    """As ``read``, of a record that is open."""
+def from_store(store: Store, teacher: Optional[str] = None, seed: int = 0, latest: int = LATEST) -> Recorded:
+    """As ``read``, of the latest decisions of a record that is open."""
     lessons: List[Lesson] = []
     policies: Dict[str, int] = {}
     tables: Dict[str, Array] = {}
     last: Optional[Dict[str, Any]] = None
-    last_id = store.last_decision()
-    since = max(0, last_id.id - LATEST) if last_id is not None else 0
+    newest = store.last_decision()
+    since = max(0, newest.id - latest) if newest is not None else 0
     while rows := store.decisions(since, 256):
         since = rows[-1].id
         for row in rows:
@@ -104,15 +114,19 @@ def from_store(store: Store, teacher: Optional[str] = None, seed: int = 0) -> Re
     if not lessons:
         there = ", ".join(f"{name} {count}" for name, count in policies.items())
         raise ValueError(f"{store.shown}: the record holds no decision of {teacher!r}: it has {there}")
+    name = teacher or max(policies, key=lambda name: policies[name])
     began, seconds = float(store.setting("began", 0.0)), float(last["slot_seconds"])
-    jobs = [job for row in store.jobs() if (job := _known(row, began, seconds)) and job.spec.kind in tables]
+    nodes = capacity_of(last)
+    every = [job for row in store.jobs() if (job := _known(row, began, seconds))]
+    jobs = [job for job in every if job.spec.kind in tables and fits(job.spec, nodes)]
     if not jobs:
         raise ValueError(f"{store.shown}: the record holds no job that ran: run jobs under elastic-mx serve first")
     jobs.sort(key=lambda job: (job.arrival, job.id))
-    workload, kinds = workload_of(capacity_of(last), jobs, tables, seconds)
+    workload, kinds = workload_of(nodes, jobs, tables, seconds)
     return Recorded(
         lessons=lessons,
         policies=policies,
+        decider=None if name in LEARNED else policy_of(name),
         workload=workload,
         kinds=np.array(kinds),
         epochs=np.array([job.epochs for job in jobs]),

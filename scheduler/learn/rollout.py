@@ -150,11 +150,13 @@ def mean_jcts(
 ) -> Array:
     """Mean JCT of each simulator's trace under the agent's best actions, or what ``rng`` draws, slots, float64 [k].
 
-    A job that is unfinished after ``max_slots`` counts as finished then: an agent in training may starve some.
+    A job that is unfinished ``max_slots`` after the trace's last arrival counts as finished then: an agent in training
+    may starve some.
     """
+    until = [int(simulator.trace.arrival[-1]) + max_slots for simulator in simulators]
     fleet = Fleet(agent, simulators, rng, lambda k, slot: None, explore=False)
     while fleet.step():
-        if min(fleet.drivers[k].simulator.slot for k in fleet._live) >= max_slots:
+        if all(fleet.drivers[k].simulator.slot >= until[k] for k in fleet._live):
             break
-    ends = [np.where(np.isnan(s.end), max_slots, s.end) - s.trace.arrival for s in simulators]
+    ends = [np.where(np.isnan(s.end), most, s.end) - s.trace.arrival for s, most in zip(simulators, until)]
     return np.array([float(jct.mean()) for jct in ends])

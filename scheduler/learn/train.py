@@ -28,6 +28,7 @@ from scheduler.learn.scenario import Held
 
 WARM_UP, ONLINE = "warm-up", "online"
 LESSONS = 64  # of a record that are taken in by a round of the warm-up
+BESIDES = 2  # traces watched besides
 Figures = Dict[str, float]
 Lesson = Tuple[ClusterView, JobsView, Allocation]  # what was seen, and what the teacher gave
 
@@ -41,7 +42,9 @@ class Session(Protocol):
 
     def online_round(self) -> Figures: ...
 
-    def validate(self, count: int) -> float: ...
+    def validate(self, count: int) -> float:
+        """Mean JCT on so many held-out traces, slots; infinite, or very long, for an agent that starves jobs."""
+        ...
 
     def agent(self) -> Dict[str, Any]:
         """What a checkpoint holds of the agent as it is now."""
@@ -49,14 +52,20 @@ class Session(Protocol):
 
     def state(self) -> Dict[str, Any]: ...
 
+    def adopt(self, agent: Dict[str, Any], source: str) -> None:
+        """Goes on from an agent's weights, as if it were new."""
+        ...
+
     def restore(self, agent: Dict[str, Any], state: Dict[str, Any], source: str) -> None: ...
 
 
 class Dl2Session:
-    """``dl2``: a warm-up round is 4 traces of the teacher and 300 updates, an online round is 1,500 slots.
+    """``dl2``: a warm-up round is 4 traces of the teacher and 300 updates, an online round is so many slots.
 
     Args:
         lessons: decisions to imitate in place of the teacher's traces, where there is a record of them.
+        decider: not asked, see ``Dl2xSession``: every job has a pair here whatever the network says.
+        slots: of an online round, over all clusters.
     """
 
     features = DL2_FEATURES
@@ -69,8 +78,10 @@ class Dl2Session:
         teacher: Policy,
         params: Optional[Dl2Params] = None,
         lessons: Sequence[Lesson] = (),
+        decider: Optional[Policy] = None,
+        slots: int = 1500,
     ) -> None:
-        self.scenario, self.teacher, self.lessons = scenario, teacher, lessons
+        self.scenario, self.teacher, self.lessons, self.slots = scenario, teacher, lessons, slots
         self.rng = scenario.training_rng()
         self._agent = Dl2Agent(params or Dl2Params.ours(), scenario.type_names(), scenario.seed, self.name)
         self._begin()
@@ -110,10 +121,13 @@ class Dl2Session:
             "rng": self.rng.bit_generator.state,
         }
 
-    def restore(self, agent: Dict[str, Any], state: Dict[str, Any], source: str) -> None:
+    def adopt(self, agent: Dict[str, Any], source: str) -> None:
         self._agent = Dl2Agent.from_plain(agent, source, self.name)
-        self.rng.bit_generator.state = state["rng"]
         self._begin()
+
+    def restore(self, agent: Dict[str, Any], state: Dict[str, Any], source: str) -> None:
+        self.rng.bit_generator.state = state["rng"]
+        self.adopt(agent, source)
         self._warm.optimizer.load_state_dict(state["warm"])
         self._online_state = state["online"]
 
@@ -123,6 +137,8 @@ class Dl2xSession:
 
     Args:
         lessons: decisions to imitate in place of the teacher's traces, where there is a record of them.
+        decider: whose they are, if it can be asked: it is watched besides, since a record shows few states (seldom
+            many jobs at once), and a network says anything of those it never saw.
     """
 
     features = FEATURE_SET
@@ -133,22 +149,25 @@ class Dl2xSession:
         teacher: Policy,
         params: Optional[PpoParams] = None,
         lessons: Sequence[Lesson] = (),
+        decider: Optional[Policy] = None,
     ) -> None:
         self.scenario, self.teacher, self.params = scenario, teacher, params or PpoParams()
-        self.lessons = lessons
+        self.lessons, self.decider = lessons, decider
         self.rng = scenario.training_rng()
         self._agent = Dl2xAgent(seed=scenario.seed)
         self._begin()
 
     def _begin(self) -> None:
-        self._warm = Dl2xWarmUp(self._agent, self.teacher, self.scenario.simulator, self.params, self.rng)
+        shows = self.decider or self.teacher
+        self._warm = Dl2xWarmUp(self._agent, shows, self.scenario.simulator, self.params, self.rng)
         self._ppo: Optional[Ppo] = None
         self._ppo_state: Dict[str, Any] = {}
 
     def warm_round(self) -> Figures:
         for cluster, jobs, allocation in _some(self.lessons, self.rng):
             self._warm.see(cluster, jobs, allocation, MoveBook(jobs.rates))
-        for _ in range(0 if self.lessons else self.params.warm_traces):
+        watched = self.params.warm_traces if not self.lessons else BESIDES if self.decider else 0
+        for _ in range(watched):
             self._warm.watch()
         return {"cross_entropy": self._warm.learn(self.params.warm_updates)}
 
@@ -160,7 +179,10 @@ class Dl2xSession:
         return self._ppo.iterate()
 
     def validate(self, count: int) -> float:
-        return self.scenario.mean_jct(Dl2x(self._agent), count)
+        try:
+            return self.scenario.mean_jct(Dl2x(self._agent), count)
+        except RuntimeError:  # it starves jobs, as one may that has learnt little so far
+            return float("inf")
 
     def agent(self) -> Dict[str, Any]:
         return self._agent.plain()
@@ -172,10 +194,13 @@ class Dl2xSession:
             "rng": self.rng.bit_generator.state,
         }
 
-    def restore(self, agent: Dict[str, Any], state: Dict[str, Any], source: str) -> None:
+    def adopt(self, agent: Dict[str, Any], source: str) -> None:
         self._agent = Dl2xAgent.from_plain(agent, source)
-        self.rng.bit_generator.state = state["rng"]
         self._begin()
+
+    def restore(self, agent: Dict[str, Any], state: Dict[str, Any], source: str) -> None:
+        self.rng.bit_generator.state = state["rng"]
+        self.adopt(agent, source)
         self._warm.optimizer.load_state_dict(state["warm"])
         self._ppo_state = state["online"]
 

@@ -82,6 +82,7 @@ def create_app(service: Service, token: str = "") -> FastAPI:
             **job_body(row),
             "spec": row.spec.plain(),
             "tasks": service.cluster.tasks(attempt_of(row)),
+            "policy": service.decider.told(),
             "changes": store.changes(row.id),
             "events": store.events(row.id),
         }
@@ -117,8 +118,8 @@ def create_app(service: Service, token: str = "") -> FastAPI:
 
     @app.get("/policy")
     def policy() -> Dict[str, Any]:
-        shadow = service.shadow.name if service.shadow else None
-        return {"policy": store.setting("policy", service.policy.name), "shadow": shadow, "known": list(names())}
+        """The policy, who decides at present and why, and how the learning goes."""
+        return {**service.decider.told(), "known": list(names())}
 
     @app.put("/policy")
     def set_policy(body: PolicyName) -> Dict[str, Any]:

@@ -10,12 +10,13 @@ import sys
 import time
 import uuid
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, TypeVar
+from typing import Any, Callable, Dict, Optional, TypeVar
 from urllib.parse import quote
 
 import click
 
 from scheduler.service.http import DEFAULT_ADDRESS, Refused, ServiceClient, ServiceError
+from scheduler.service.shown import deciding, show, table, task_as_text
 from scheduler.service.spec import SpecError, locate, parse_duration, read_spec, read_yaml
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -53,6 +54,14 @@ def client_command(function: F) -> F:
 @click.command()
 @click.option("--policy", default="drf", show_default=True, help="Who decides: see elastic-mx simulate --help.")
 @click.option("--agent", type=click.Path(dir_okay=False), help="A trained agent, for dl2 and dl2x.")
+@click.option("--learn", is_flag=True, help="Fine-tune the agent meanwhile (dl2x, unless --policy is dl2).")
+@click.option(
+    "--fallback",
+    metavar="POLICY",
+    default="drf",
+    show_default=True,
+    help="Decides where --policy fails or is too slow.",
+)
 @click.option("--shadow", metavar="POLICY", help="Record besides what another policy would have done.")
 @click.option("--slot", default="30s", show_default=True, help="How long a slot lasts, as in 30s or 5m.")
 @click.option("--nodes", type=click.Path(dir_okay=False, path_type=Path), help="YAML of nodes. [default: this machine]")
@@ -84,6 +93,8 @@ def client_command(function: F) -> F:
 def serve(
     policy: str,
     agent: Optional[str],
+    learn: bool,
+    fallback: str,
     shadow: Optional[str],
     slot: str,
     nodes: Optional[Path],
@@ -101,10 +112,12 @@ def serve(
     Examples:
       elastic-mx serve --policy drf --slot 10s --state runs/service
       elastic-mx serve --policy dl2x --shadow drf --nodes nodes.yaml
+      elastic-mx serve --policy dl2x --agent dl2x.pt --learn --fallback drf
       elastic-mx serve --state postgresql://scheduler@db/elastic --listen 127.0.0.1:8643
     """
     from scheduler.service.keeping import Keep
     from scheduler.service.lead import Alone, Lease
+    from scheduler.service.learning import Learning
     from scheduler.service.listen import address_of, bind, serve_api
     from scheduler.service.local import LocalCluster
     from scheduler.service.nodes import read_nodes, this_machine
@@ -124,7 +137,10 @@ def serve(
         name = f"{socket.gethostname()} {listen} {uuid.uuid4().hex[:8]}"
         lead = Lease(store, name) if shared else Alone(store, Path(state))
         cluster = LocalCluster(folder, read_nodes(nodes) if nodes else this_machine())
-        service = Service(store, cluster, seconds, policy, agent, shadow, lead, kept)
+        learnt = "dl2" if policy == "dl2" else "dl2x"
+        agents = (HOME if shared else Path(state)) / "agents"
+        learning = Learning(state, agents, learnt, agent, fallback) if learn else None
+        service = Service(store, cluster, seconds, policy, agent, shadow, lead, kept, fallback, learning)
     except (StoreError, SpecError, ValueError, OSError) as error:
         raise click.ClickException(str(error)) from error
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -183,7 +199,7 @@ def submit(file: Path, wait: bool, key: Optional[str], service: Optional[str], a
     while wait and body["state"] in LIVE:
         time.sleep(POLL_SECONDS)
         body = client.ask("GET", f"/jobs/{quote(spec.name)}", patience=RESTART_SECONDS)
-    _show(body, as_json, f"{body['name']} is {body['state']}{': ' + body['reason'] if body['reason'] else ''}")
+    show(body, as_json, f"{body['name']} is {body['state']}{': ' + body['reason'] if body['reason'] else ''}")
     if wait and body["state"] != "finished":
         sys.exit(body["ended_status"] or 1)
 
@@ -200,7 +216,7 @@ def jobs(every: bool, service: Optional[str], as_json: bool) -> None:
     """
     rows = ServiceClient(service).ask("GET", "/jobs" if every else "/jobs?live=true")
     columns = ("name", "state", "servers", "workers", "done", "epochs", "priority", "jct_s", "reason")
-    _show(rows, as_json, _table(rows, columns) if rows else "there is no job")
+    show(rows, as_json, table(rows, columns) if rows else "there is no job")
 
 
 @click.command()
@@ -214,25 +230,16 @@ def describe(job: str, service: Optional[str], as_json: bool) -> None:
       elastic-mx describe digits
     """
     body = ServiceClient(service).ask("GET", f"/jobs/{quote(job)}")
-    parts = [_table([body], ("name", "state", "servers", "workers", "done", "jct_s", "reason"))]
-    tasks = [{"task": name, **_task_as_text(task)} for name, task in body["tasks"].items()]
+    parts = [table([body], ("name", "state", "servers", "workers", "done", "jct_s", "reason"))]
+    tasks = [{"task": name, **task_as_text(task)} for name, task in body["tasks"].items()]
     if tasks:
-        parts.append(_table(tasks, ("task", "node", "pid", "memory", "state")))
+        parts.append(table(tasks, ("task", "node", "pid", "memory", "state")))
     if body["changes"]:
         columns = ("kind", "servers", "workers", "outcome", "seconds", "stall_seconds", "detail")
-        parts.append(_table(body["changes"], columns))
-    parts.append(_table(body["events"], ("kind", "text")))
-    _show(body, as_json, "\n\n".join(parts))
-
-
-def _task_as_text(task: Dict[str, Any]) -> Dict[str, Any]:
-    """A task as `describe` shows it: memory in MB, and whether it runs or how it ended."""
-    memory = f"{task['memory'] / 1e6:.0f} MB" if task["memory"] else None
-    status = task["status"]
-    if status is None:
-        return {**task, "memory": memory, "state": "runs"}
-    how = f"status {status}" if status >= 0 else f"signal {-status}"
-    return {**task, "memory": memory, "state": f"ended: {task['reason'] or how}"}
+        parts.append(table(body["changes"], columns))
+    parts.append(table(body["events"], ("kind", "text")))
+    parts.append(deciding(body["policy"]))
+    show(body, as_json, "\n\n".join(parts))
 
 
 @click.command()
@@ -279,7 +286,7 @@ def cancel(job: str, service: Optional[str], as_json: bool) -> None:
       elastic-mx cancel digits
     """
     body = ServiceClient(service).ask("POST", f"/jobs/{quote(job)}/cancel")
-    _show(body, as_json, f"{job} is told to end")
+    show(body, as_json, f"{job} is told to end")
 
 
 @click.command()
@@ -291,9 +298,10 @@ def nodes(service: Optional[str], as_json: bool) -> None:
     Example:
       elastic-mx nodes --json
     """
-    rows = ServiceClient(service).ask("GET", "/nodes")
+    client = ServiceClient(service)
+    rows, who = client.ask("GET", "/nodes"), deciding(client.ask("GET", "/policy"))
     flat = [{k: f"{v['used']:g} of {v['all']:g}" if isinstance(v, dict) else v for k, v in row.items()} for row in rows]
-    _show(rows, as_json, _table(flat, ("name", "alive", "tasks", "cpus", "memory_gib", "gpus")))
+    show(rows, as_json, table(flat, ("name", "alive", "tasks", "cpus", "memory_gib", "gpus")) + f"\n\n{who}")
 
 
 @click.group()
@@ -309,7 +317,7 @@ def policy() -> None:
 
 @policy.command("show")
 @client_command
-def policy_show(service: Optional[str], as_json: bool) -> None:
+def policyshow(service: Optional[str], as_json: bool) -> None:
     """Show who decides.
 
     \b
@@ -317,35 +325,18 @@ def policy_show(service: Optional[str], as_json: bool) -> None:
       elastic-mx policy show
     """
     body = ServiceClient(service).ask("GET", "/policy")
-    _show(body, as_json, body["policy"])
+    show(body, as_json, deciding(body))
 
 
 @policy.command("set")
 @click.argument("name")
 @client_command
 def policy_set(name: str, service: Optional[str], as_json: bool) -> None:
-    """Have the policy NAME decide from the next slot on.
+    """Have the policy NAME decide from the next slot on, also one that has fallen back to another.
 
     \b
     Example:
       elastic-mx policy set dl2x
     """
     body = ServiceClient(service).ask("PUT", "/policy", {"policy": name})
-    _show(body, as_json, f"{body['policy']} decides from now on")
-
-
-def _show(body: Any, as_json: bool, text: str) -> None:
-    click.echo(json.dumps(body, indent=2) if as_json else text)
-
-
-def _table(rows: List[Dict[str, Any]], columns: Any) -> str:
-    """Rows as aligned text."""
-    cells = [list(columns)] + [[_cell(row.get(column)) for column in columns] for row in rows]
-    widths = [max(len(line[k]) for line in cells) for k in range(len(columns))]
-    return "\n".join("  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip() for line in cells)
-
-
-def _cell(value: Any) -> str:
-    if value is None or value == "":
-        return "-"
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+    show(body, as_json, f"{body['policy']} decides from now on")

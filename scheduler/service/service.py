@@ -15,25 +15,20 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from scheduler.core import Policy
-from scheduler.policies import make
 from scheduler.service import tables as t
 from scheduler.service.cluster import DONE, Attempt, Cluster, Look, Outcome
 from scheduler.service.database import reason_of
+from scheduler.service.decider import Decider
 from scheduler.service.keeping import Keep, finished, tidy
 from scheduler.service.lead import RENEW_SECONDS, Alone, Lead, wait_for
-from scheduler.service.slot import START, Move, Seen, Size, Speeds, ask, misfit, moves, settle, views
+from scheduler.service.learning import Learning
+from scheduler.service.progress import Progress
+from scheduler.service.slot import START, Move, Seen, Size, misfit, moves, settle, views
 from scheduler.service.snapshot import pack
 from scheduler.service.spec import JobSpec, SpecError
 from scheduler.service.store import Deposed, JobRow, Store
 
 CHANGE_SECONDS = 60.0  # to take another size; new processes start meanwhile
-SAFE = "drf"
-
-
-def policy_of(name: str, agent: Optional[str] = None) -> Policy:
-    """A policy for live jobs: DRF looks at all nodes, where the simulator's stops at the first that is full."""
-    return make(name, strict=False) if name == "drf" else make(name, agent)
 
 
 class Service:
@@ -41,8 +36,7 @@ class Service:
 
     Args:
         store, cluster, slot_seconds: the record, what runs the jobs, and how long a slot lasts.
-        policy: who decides, until clients name another; ``agent``: the file of a learned one.
-        shadow: a policy that is asked besides.
+        policy, agent, shadow, fallback, learning: for those who decide, see decider.py.
         lead: shared with the other services of the record, if there may be any.
         keep: how long what jobs leave behind is kept.
     """
@@ -57,25 +51,23 @@ class Service:
         shadow: Optional[str] = None,
         lead: Optional[Lead] = None,
         keep: Optional[Keep] = None,
+        fallback: str = "drf",
+        learning: Optional[Learning] = None,
     ) -> None:
         self.store, self.cluster, self.slot_seconds = store, cluster, slot_seconds
         self.lead: Lead = lead or Alone(store)
         self._record = self.lead.record  # what a leader writes
-        self._given, self._name, self._agent = policy, policy, agent
         self._totals: List[float] = []  # of all nodes, in the order of RESOURCES
+        self.decider = Decider(store, self._record, policy, agent, shadow, fallback, learning)
         self._keep, self._tidied = keep or Keep(), 0.0
         self._said = ""
-        self.policy = policy_of(policy, agent)
-        self.shadow = policy_of(shadow) if shadow else None
-        self._safe = policy_of(SAFE)
-        self._speeds = Speeds()
+        self._progress = Progress(slot_seconds)
         self._poked, self._over = threading.Event(), threading.Event()
         self._lock = threading.Lock()
         self._changing: Dict[int, Size] = {}  # job: the size that it is to have
         self._quiet: Dict[int, float] = {}  # job: until when it is left alone
         self._stopping: Set[int] = set()
         self._saved: Dict[int, float] = {}  # job: when its last checkpoint was asked for
-        self._before: Dict[int, Tuple[float, float, Size]] = {}  # job: when, epochs done, size, as last seen
         self._began = cluster.now()
 
     # ----------------------------------------------------------------------------------- what clients ask for
@@ -97,9 +89,7 @@ class Service:
 
     def set_policy(self, name: str) -> None:
         """Changes the policy from the next slot on; ValueError where there is none of that name."""
-        policy_of(name, self._agent)
-        self.store.set("policy", name)
-        self.store.tell(self.cluster.now(), "policy", name)
+        self.decider.set(name, self.cluster.now())
         self.poke()
 
     def poke(self) -> None:
@@ -123,6 +113,8 @@ class Service:
             except Exception as error:  # the record cannot be used, or another leads: jobs train on
                 self._say(error)
                 self._over.wait(RENEW_SECONDS)
+            finally:
+                self.decider.rest()
         self.lead.close()
         self.cluster.close()
 
@@ -131,16 +123,15 @@ class Service:
         now = self.cluster.now()
         with self._lock:
             self._changing.clear()
-        for known in (self._quiet, self._stopping, self._saved, self._before):
+        for known in (self._quiet, self._stopping, self._saved):
             known.clear()
         if self.lead.holder:
             self._record.tell(now, "leads", self.lead.holder)
         self._began = float(self._record.setting("began") or now)
         self._record.set("began", self._began)
         self._record.abandon_changes()
-        if self._record.setting("policy given") != self._given:  # not what it was started with before
-            self._record.set("policy given", self._given)
-            self._record.set("policy", self._given)
+        self._progress.recall(self._record)
+        self.decider.take_over(now)
         for row in self._record.jobs(live=True):
             if row.state == t.STARTING:
                 self._begin_now(row, now)
@@ -174,7 +165,7 @@ class Service:
         """Observes, decides, enacts and records once."""
         began, nodes = time.perf_counter(), self.cluster.nodes()
         self._totals = [sum(values) for values in zip(*(node.capacity for node in nodes))]
-        self._take_policy()
+        self.decider.take_up(self.slot_seconds, now)
         rows = self._record.jobs(live=True)
         begun = [row for row in rows if row.state != t.WAITING]
         looks = {row.id: look for row, look in zip(begun, self.cluster.observe([attempt_of(row) for row in begun]))}
@@ -188,38 +179,24 @@ class Service:
             return
         observed = time.perf_counter()
         number = int((now - self._began) / self.slot_seconds)
-        cluster, view = views(nodes, jobs, number, self.slot_seconds, self._speeds)
-        answer, fallback = ask(self.policy, self._safe, cluster, view)
-        sizes = settle(nodes, jobs, answer)
-        besides = ask(self.shadow, self._safe, cluster, view)[0] if self.shadow else None
-        decided = time.perf_counter()
-        if fallback:
-            self._record.tell(now, "fallback", fallback)
+        cluster, view = views(nodes, jobs, number, self.slot_seconds, self._progress.speeds)
+        decided = self.decider.decide(cluster, view, now)
+        sizes = settle(nodes, jobs, decided.answer)
+        deciding = time.perf_counter()
         decision = self._record.add_decision(
             at=now,
             slot=number,
             slot_seconds=self.slot_seconds,
-            policy=self._safe.name if fallback else self.policy.name,
-            fallback=fallback,
-            shadow=self.shadow.name if self.shadow else "",
+            policy=decided.policy,
+            fallback=decided.fallback,
+            shadow=decided.shadow,
             jobs=len(jobs),
             observe_ms=1000 * (observed - began),
-            decide_ms=1000 * (decided - observed),
-            snapshot=pack(cluster, view, answer, sizes, besides),
+            decide_ms=1000 * (deciding - observed),
+            snapshot=pack(cluster, view, decided.answer, sizes, decided.besides),
         )
         self._enact(moves(jobs, sizes), {row.id: row for row in rows}, decision, now)
-        self._record.set_decision(decision, enact_ms=1000 * (time.perf_counter() - decided))
-
-    def _take_policy(self) -> None:
-        """Takes up the policy that the record names, at whichever service it was set."""
-        name = self._record.setting("policy", self._given)
-        if name == self._name:
-            return
-        self._name = name
-        try:
-            self.policy = policy_of(name, self._agent)
-        except (ValueError, OSError, ImportError) as error:
-            self._record.tell(self.cluster.now(), "error", f"policy: {error}: {self.policy.name} goes on")
+        self._record.set_decision(decision, enact_ms=1000 * (time.perf_counter() - deciding))
 
     def _tidy(self, now: float) -> None:
         if now - self._tidied >= self._keep.every:
@@ -246,12 +223,13 @@ class Service:
         if row.state == t.ENDING:
             return self._note_end(row, t.FINISHED, now, look.status, "its time limit was reached")
         if look.status == 0:
+            self._progress.finished(row, look.ended or now)
             return self._note_end(row, t.FINISHED, look.ended or now, 0, "")
         reason = look.reason or "the process that ran it was killed"
         if row.attempt <= row.spec.retries:
             self._record.change_job(row.id, state=t.WAITING, servers=0, workers=0, reason=reason)
             self._record.tell(now, "again", f"attempt {row.attempt} failed: {reason}", row.id)
-            self._before.pop(row.id, None)
+            self._progress.forget(row.id)
             self._saved.pop(row.id, None)
             self.poke()
             return True
@@ -275,7 +253,7 @@ class Service:
             self._record.tell(at, how, reason, row.id)
             if how == t.FINISHED and not reason:
                 finished(row, self.cluster)
-        self._before.pop(row.id, None)
+        self._progress.forget(row.id)
         self._stopping.discard(row.id)
         return True
 
@@ -284,7 +262,6 @@ class Service:
         seen = [self._see(row, looks.get(row.id), now) for row in rows]
         updates = []
         for row, job in zip(rows, seen):
-            self._speeds.saw(job)
             if row.state in (t.RUNNING, t.STARTING):
                 updates.append({"id": row.id, "done": job.done, "service": job.service, **_size_of(job)})
         self._record.change_jobs(updates)
@@ -312,15 +289,8 @@ class Service:
         done = max(row.done, look.epochs)
         fixed = not look.answered or not all(size) or bool(target) or row.state in (t.STARTING, t.ENDING)
         fixed = fixed or self._quiet.get(row.id, 0) > now
-        rate = None
-        before = self._before.get(row.id)
-        if before and before[2] == size and not target and now - before[0] > 0.5 and done > before[1]:
-            rate = (done - before[1]) / (now - before[0]) * self.slot_seconds
-        served = row.service
-        if before:
-            served += self._share(row.spec, size) * (now - before[0]) / self.slot_seconds
-        if not before or done > before[1] or before[2] != size:
-            self._before[row.id] = (now, done, size)
+        rate, passed = self._progress.saw(row, size, done, not target, now)
+        served = row.service + self._share(row.spec, size) * passed
         return Seen(row.id, row.spec, arrival, done, served, *size, fixed=fixed, rate=rate)
 
     def _save(self, rows: List[JobRow], jobs: List[Seen], now: float) -> None:

@@ -99,10 +99,11 @@ class Speeds:
         self._scales: Dict[str, List[float]] = {}
         self._keep = keep
 
-    def saw(self, job: Seen) -> None:
-        if job.rate is not None and job.rate > 0 and job.workers and job.servers:
-            known = self._scales.setdefault(job.spec.kind, [])
-            known.append(job.rate / float(curve(np.array(job.servers), np.array(job.workers))))
+    def saw(self, kind: str, size: Size, rate: float) -> None:
+        """Takes in the epochs per slot of one job of a kind."""
+        if rate > 0 and all(size):
+            known = self._scales.setdefault(kind, [])
+            known.append(rate / float(curve(np.array(size[0]), np.array(size[1]))))
             del known[: -self._keep]
 
     def scale(self, kind: str) -> float:

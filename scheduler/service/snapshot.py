@@ -32,7 +32,7 @@ def pack(
         "nodes": cluster.nodes,
         "capacity": [[int(count), *row] for count, row in zip(counts, kinds.tolist())],
         "types": [
-            [kind.name, kind.worker, kind.server, kind.epochs, [[round(x, 6) for x in row] for row in table]]
+            [kind.name, kind.worker, kind.server, kind.epochs, [[float(f"{x:.6g}") for x in row] for row in table]]
             for kind, table in zip(jobs.types, jobs.rates.tolist())
         ],
         "jobs": {
@@ -48,6 +48,13 @@ def pack(
 
 def unpack(snapshot: bytes) -> Dict[str, Any]:
     return dict(json.loads(zlib.decompress(snapshot)))
+
+
+def measured_of(data: Dict[str, Any]) -> List[Tuple[str, Size, float]]:
+    """The speeds measured then: kind of job, size, epochs per slot."""
+    jobs, names = data["jobs"], [name for name, *_ in data["types"]]
+    columns = zip(jobs["type_index"], jobs["servers"], jobs["workers"], jobs["measured"])
+    return [(names[kind], (servers, workers), rate) for kind, servers, workers, rate in columns if rate is not None]
 
 
 def capacity_of(data: Dict[str, Any]) -> Array:

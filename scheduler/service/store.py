@@ -266,6 +266,13 @@ class Store:
             session.expunge_all()
             return rows
 
+    def decision_from(self, at: float) -> Optional[t.Decision]:
+        """The first decision at or after a time."""
+        with self.reading() as session:
+            row = session.scalar(select(t.Decision).where(t.Decision.at >= at).order_by(t.Decision.id).limit(1))
+            session.expunge_all()
+            return row
+
     def last_decision(self) -> Optional[t.Decision]:
         with self.reading() as session:
             row = session.scalar(select(t.Decision).order_by(t.Decision.id.desc()).limit(1))

@@ -1,5 +1,7 @@
 """A service's record as lessons and as a cluster: what comes out is what went in, and bad records cost one line."""
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -8,11 +10,12 @@ from sqlalchemy import text
 from scheduler.learn import checkpoint
 from scheduler.learn.commands import train_policy
 from scheduler.learn.dl2x import Dl2x
-from scheduler.learn.recorded import read
+from scheduler.learn.recorded import from_store, read
 from scheduler.policies import make
-from scheduler.service.service import policy_of
+from scheduler.service import tables as t
+from scheduler.service.decider import policy_of
 from scheduler.service.store import Store
-from tests.scheduler.service.played import NODES, play
+from tests.scheduler.service.played import NODES, play, spec
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +50,14 @@ def test_the_cluster_has_the_records_nodes_jobs_and_speeds(state):
     assert 0 < recorded.mean_jct(make("drf"), 2) < 30
     first, again = (part.held_out(1)[0].trace.arrival for part in (recorded, read(state)))
     np.testing.assert_array_equal(first, again)
+
+
+def test_jobs_that_have_room_on_no_node_any_more_are_left_out(tmp_path):
+    with closing(Store(tmp_path)) as store:
+        play(store, policy_of("drf"), make("drf"), count=4)
+        row, _ = store.submit(spec(99, workers={"cpus": 64}), None, 50.0)
+        store.change_job(row.id, started_at=50.0, state=t.RUNNING)
+        assert len(from_store(store).kinds) == 4
 
 
 @pytest.mark.parametrize("policy", ["dl2x", "dl2"])

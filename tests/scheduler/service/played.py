@@ -7,6 +7,7 @@ from typing import List
 
 from scheduler.core import Policy
 from scheduler.service import tables as t
+from scheduler.service.learning import Learning, Tell
 from scheduler.service.slot import Node, Seen, Speeds, ask, curve, settle, views
 from scheduler.service.snapshot import pack
 from scheduler.service.spec import JobSpec, parse_spec
@@ -14,6 +15,13 @@ from scheduler.service.store import Store
 
 NODES = [Node("a", (4.0, 16.0, 0.0)), Node("b", (4.0, 16.0, 0.0))]
 SLOT_SECONDS = 10.0
+
+
+class Still(Learning):
+    """The learner's files without its process, for tests that learn in their own."""
+
+    def keep_going(self, now: float, tell: Tell) -> None:
+        pass
 
 
 def spec(number: int, epochs: float = 6.0, **fields: object) -> JobSpec:
@@ -35,7 +43,7 @@ def play(store: Store, policy: Policy, safe: Policy, count: int = 6, every: int 
             store.change_job(row.id, started_at=now, state=t.RUNNING)
             jobs.append(Seen(row.id, made, (now - began) / SLOT_SECONDS))
             number += 1
-        jobs = _slot(store, policy, safe, speeds, jobs, slot, now)
+        jobs = _slot(store, policy, safe, speeds, jobs, slot, now) if jobs else []
         slot += 1
     return len(store.decisions(limit=10_000))
 
@@ -44,7 +52,7 @@ def _slot(
     store: Store, policy: Policy, safe: Policy, speeds: Speeds, jobs: List[Seen], slot: int, now: float
 ) -> List[Seen]:
     for job in jobs:
-        speeds.saw(job)
+        speeds.saw(job.spec.kind, job.size, job.rate or 0.0)
     cluster, view = views(NODES, jobs, slot, SLOT_SECONDS, speeds)
     answer, why = ask(policy, safe, cluster, view)
     sizes = settle(NODES, jobs, answer)

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from scheduler.service.decider import Decider
 from scheduler.service.lead import LEASE, Lease, wait_for
 from scheduler.service.service import Service, attempt_of
 from scheduler.service.simulated import SimulatedCluster
@@ -73,10 +74,10 @@ def test_one_that_takes_over_goes_on_with_the_policy_that_was_set_and_closes_wha
         service = Service(store, cluster, 10.0, policy)
         cluster.idle = service.stop
         service.run()
-        return service.policy.name
+        return service.decider.told()["policy"]
 
     assert serve("drf") == "drf"
-    store.set("policy", "srtf")
+    Decider(store, store, "drf").set("srtf", 1000.0)
     row, _ = store.submit(spec("one"), None, 1000.0)
     decision = store.add_decision(
         at=2.0, slot=0, slot_seconds=10.0, policy="drf", jobs=1, observe_ms=1.0, decide_ms=1.0, snapshot=b"x"

@@ -66,7 +66,7 @@ class Bad(Policy):
 def test_every_policy_can_decide_on_the_views(name):
     jobs = [Seen(1, spec("a"), 0.5, rate=0.4, servers=1, workers=2, done=1.0), Seen(2, spec("b"), 1.5)]
     speeds = Speeds()
-    speeds.saw(jobs[0])
+    speeds.saw("a", (1, 2), 0.4)
     cluster, view = views(NODES, jobs, 3, 10.0, speeds)
     decided, why = ask(make(name), make("drf"), cluster, view)
     assert why == "" and settle(NODES, jobs, decided) != [(0, 0), (0, 0)]
@@ -80,7 +80,7 @@ def test_an_answer_that_is_not_finite_is_replaced_and_the_reason_told():
 
 def test_speeds_are_learnt_by_type_and_grow_with_size():
     speeds = Speeds()
-    speeds.saw(Seen(1, spec("slow-1"), 0, servers=1, workers=1, rate=0.25))
+    speeds.saw("slow", (1, 1), 0.25)
     table = speeds.table("slow", (2, 4))
     assert table[1, 1] == pytest.approx(0.25) and table[0].max() == 0 == table[:, 0].max()
     assert (np.diff(table[1:, 1:], axis=0) > 0).all() and (np.diff(table[1:, 1:], axis=1) > 0).all()
