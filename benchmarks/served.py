@@ -26,6 +26,7 @@ from scheduler.service.http import ServiceClient, ServiceError
 
 SCRIPT = Path(__file__).parent / "scripts" / "served_digits.py"
 SAMPLES = 1437
+LAST_LINES = 12
 MARK = "ELASTIC_MX_SERVED"
 ACCURACY = re.compile(r"held-out accuracy ([0-9.]+)")
 WORKERS = {"max": 3, "cpus": 0.5, "memory": "768MiB"}  # small ones, so that ten jobs have room and share it anew often
@@ -127,11 +128,19 @@ class Served:
             time.sleep(min(0.5, max(0.01, todo[0][0] - now) if todo else 0.5))
         failed = [job for job in self.jobs() if job["state"] != "finished"]
         if failed:
-            raise RuntimeError(f"not every job finished: {self._told()}")
+            raise RuntimeError("\n".join([f"not every job finished: {self._told()}", *map(self._last_words, failed)]))
         return self.jobs()
 
     def _told(self) -> str:
         return ", ".join(f"{job['name']} {job['state']} {job['reason']}".strip() for job in self.jobs())
+
+    def _last_words(self, job: Dict[str, Any]) -> str:
+        """What a job's tasks printed last."""
+        logs = self.client.ask("GET", f"/jobs/{job['name']}/logs")["logs"]
+        lines = [
+            f"[{name}] {line}" for name, piece in logs.items() for line in piece["text"].splitlines()[-LAST_LINES:]
+        ]
+        return "\n".join(lines)
 
     def resizes(self) -> List[Dict[str, Any]]:
         changes = self.client.ask("GET", "/changes?limit=100000")
