@@ -3,7 +3,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := constraints.txt
 
-.PHONY: demo demo-resize test test-pythons bench lint clean
+.PHONY: help demo demo-resize test test-pythons bench lint clean
+
+help:
+	@echo 'make demo         three real jobs share this machine under the service; 2 to 3 minutes'
+	@echo 'make demo-resize  one real job, resized four times while it trains; half a minute'
+	@echo 'make test         all tests; a quarter of an hour'
+	@echo 'make bench        all benchmarks, into benchmarks/RESULTS.md'
+	@echo 'make lint         ruff and mypy'
+	@echo 'make clean        delete .venv and what was built'
 
 $(VENV)/installed: setup.py $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)

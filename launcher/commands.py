@@ -123,7 +123,7 @@ def describe_resize(job: str, body: Dict[str, Any]) -> str:
         return f"{job} has {size}: no resize was needed"
     return (
         f"{job} has {size} from step {body['step']} on ({body['kind']}): "
-        f"{megabytes(body['bytes_moved'])} moved, in force {body['seconds']:.2f} s after the plan was made, "
+        f"{amount(body['bytes_moved'])} moved, in force {body['seconds']:.2f} s after the plan was made, "
         f"longest stall {milliseconds(body['longest_stall_seconds'])} "
         f"beside a median step of {milliseconds(body['median_step_seconds'])}"
     )
@@ -133,8 +133,13 @@ def plural(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def megabytes(number: int) -> str:
-    return f"{number / 1e6:.2f} MB"
+def amount(number: float) -> str:
+    """Bytes as text, with three digits: ``0 B``, ``5.12 kB``, ``102 MB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 999.5 or unit == "GB":
+            break
+        number /= 1000
+    return f"{number:.3g} {unit}" if number < 999.5 else f"{number:.0f} {unit}"
 
 
 def milliseconds(seconds: Optional[float]) -> str:
@@ -249,7 +254,7 @@ def _print_job(body: Dict[str, Any]) -> None:
         )
     servers = _table("server", "slices", "size")
     for server in body.get("servers", ()):
-        servers.add_row(server["name"], str(server["slices"]), megabytes(server["bytes"]))
+        servers.add_row(server["name"], str(server["slices"]), amount(server["bytes"]))
     show(*(table for table in (workers, servers) if table.row_count))
     if body.get("resizes"):
         show(resize_table(body["resizes"]))
@@ -264,7 +269,7 @@ def resize_table(resizes: List[Dict[str, Any]]) -> Any:
             str(resize["step"]),
             str(resize["workers"]),
             str(resize["servers"]),
-            megabytes(resize["bytes_moved"]),
+            amount(resize["bytes_moved"]),
             f"{resize['seconds']:.2f} s",
             milliseconds(resize["longest_stall_seconds"]),
             milliseconds(resize["median_step_seconds"]),

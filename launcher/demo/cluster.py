@@ -63,6 +63,7 @@ def demo(epochs: int, policy: str, beside: str, out: Path) -> None:
     (out / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     draw(summary, out / "allocation.png")
     show(_table(runs))
+    click.echo("three jobs show how it works, not which policy is better: elastic-mx simulate compares them on many")
     click.echo(f"wrote {out / 'summary.json'} and {out / 'allocation.png'}")
 
 
