@@ -47,6 +47,10 @@ class Catalog:
         self.offset: Dict[int, int] = {}
         self.changes = 0
 
+    def known(self) -> List[Tuple[Tuple[int, str], Key]]:
+        """All keys by (store, name), to look through while another thread may add some."""
+        return list(self.keys.items())
+
     def add(self, placed: PlacedKey) -> Key:
         """Enter a key as the coordinator placed it; a known one stays as it is."""
         spec = placed.spec

@@ -165,8 +165,8 @@ class CoordinatorMachine:
             numbers.append(job.table.index[spec.store, spec.key])
         if len(job.table.keys) > known:
             news = self._placed(range(known, len(job.table.keys)))
-            for name, process in job.processes.items():
-                if process.role == "server":
+            for name in job.processes:
+                if name != sender:  # every process knows the slices that a plan moves
                     job.send(name, news)
         job.send(sender, self._placed(numbers, message.request))
 

@@ -45,7 +45,7 @@ class Stores:
     def _shapes(self) -> Dict[int, Dict[str, Tuple[int, ...]]]:
         """The shapes of the job's keys, by store."""
         found: Dict[int, Dict[str, Tuple[int, ...]]] = {}
-        for (store, name), key in sorted(self.worker.catalog.keys.items()):
+        for (store, name), key in sorted(self.worker.catalog.known()):
             found.setdefault(store, {})[name] = key.spec.shape
         return found
 

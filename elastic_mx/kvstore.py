@@ -151,7 +151,7 @@ class ElasticKVStore(KVStore):
             ValueError: it needs whole tensors and keys were cut into slices already.
         """
         whole = optimizers.needs_whole_tensors(optimizer)
-        if whole and not self._whole and any(store == self.number for store, _ in self._worker.catalog.keys):
+        if whole and not self._whole and any(store == self.number for (store, _), _ in self._worker.catalog.known()):
             raise ValueError(
                 f"{type(optimizer).__name__} needs whole tensors: call set_optimizer before init, not after it"
             )
@@ -273,9 +273,7 @@ class ElasticKVStore(KVStore):
 
     def save_optimizer_states(self, fname: str, dump_optimizer: bool = False) -> None:
         """Write the optimizer states, which the servers hold, to a file; `dump_optimizer` adds the optimizer's data."""
-        keys = [
-            key for (store, name), key in self._worker.catalog.keys.items() if store == self.number and name[1] == ":"
-        ]
+        keys = [key for (store, name), key in self._worker.catalog.known() if store == self.number and name[1] == ":"]
         keys = [key for key in keys if key.spec.key[:2] in ("i:", "s:")]
         states.save(fname, keys, self._worker.parts.pull_states(keys), self._description() if dump_optimizer else None)
 
@@ -285,7 +283,7 @@ class ElasticKVStore(KVStore):
         Raises:
             ValueError: the file is none of its, or of another model.
         """
-        found = states.load(fname, {name: k for (n, name), k in self._worker.catalog.keys.items() if n == self.number})
+        found = states.load(fname, {name: k for (n, name), k in self._worker.catalog.known() if n == self.number})
         if self._worker.rank == 0:
             self._worker.parts.push_states(found)
 

@@ -250,7 +250,7 @@ class Refused(Message, frozen=True):
 
 
 class KeysPlaced(Message, frozen=True):
-    """Answers DefineKeys for the worker that asked (its `request`), and tells servers what they own (request 0)."""
+    """Answers DefineKeys for the worker that asked (its `request`), and tells everyone else of new keys (request 0)."""
 
     request: int
     generation: int

@@ -85,7 +85,7 @@ class Worker:
         self._restored = False
         if joining and self.stores is not None:
             self.stores.before_ready()
-            self._known_at_start = {key.first for key in self.catalog.keys.values()}
+            self._known_at_start = {key.first for _, key in self.catalog.known()}
             self._received = False
         self._thread.steps_per_epoch = limits.steps_per_epoch or self._thread.steps_per_epoch
         ready = m.Ready(max_workers=limits.max_workers or 0)

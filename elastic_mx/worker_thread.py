@@ -235,7 +235,8 @@ class WorkerThread:
         if isinstance(message, m.KeysPlaced):
             for placed in message.keys:
                 self.catalog.add(placed)
-            self.placed[message.request] = message
+            if message.request:
+                self.placed[message.request] = message
         elif isinstance(message, m.Reply):
             self.replies[message.request] = message
         elif isinstance(message, m.Prepare):

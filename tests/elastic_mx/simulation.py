@@ -365,12 +365,14 @@ class SimulatedWorker:
         for placed in message.keys:
             key = self.catalog.add(placed)
             first = not self.machine.joining and self.machine.membership(0).workers[0] == self.name
-            if first:
+            if first and message.request:
                 by_server: Dict[str, List[int]] = defaultdict(list)
                 for s in key.slices:
                     by_server[self.catalog.owner[s]].append(s)
                 for server, ids in by_server.items():
                     self.job.send(self.name, server, ("init", ids))
+        if not message.request:
+            return
         self.defined = True
         if self.machine.joining:
             self.job.send(self.name, COORDINATOR, m.Ready())

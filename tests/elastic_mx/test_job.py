@@ -71,7 +71,7 @@ def test_workers_that_come_and_go_use_each_sample_once_and_train_as_one_would(tm
     (tmp_path / "alone").mkdir()
     (tmp_path / "elastic").mkdir()
     alone = train(tmp_path / "alone", **env)["worker-0"]
-    ended = train(tmp_path / "elastic", changes=[(5, 3, None), (12, 2, None)], PAUSE=0.2, **env)
+    ended = train(tmp_path / "elastic", changes=[(5, 3, None), (12, 2, 2)], PAUSE=0.2, **env)
     assert len(ended) == 3
     for epoch in range(20):
         used = sorted(i for record, _ in ended.values() for e, batch in record["used"] if e == epoch for i in batch)
