@@ -105,6 +105,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=JobSettings.workers)
     parser.add_argument("--servers", type=int, default=JobSettings.servers)
     parser.add_argument("--transport", default=JobSettings.transport)
+    parser.add_argument("--move-bytes", type=int, default=JobSettings.move_bytes)
     parser.add_argument("--slice-bytes", type=int, default=JobSettings.slice_bytes)
     parser.add_argument("--drop-in", action="store_true")
     parser.add_argument("--restore", default="", metavar="FOLDER", help="go on from the checkpoint in this folder")

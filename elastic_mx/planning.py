@@ -6,19 +6,30 @@ table.py's, and the rules are told in docs/protocol.md.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from elastic_mx import messages as m
 from elastic_mx.checkpoint import FORMAT, Manifest
 from elastic_mx.job_state import JobState, Plan, Process, Written, by_number, members
 from elastic_mx.table import Table
 
+MOVE_SECONDS = 0.03
+
 
 class Planner:
-    """Makes, commits, concludes and drops the plans of one job, and has started or sends away whom they call for."""
+    """Makes, commits, concludes and drops the plans of one job, and has started or sends away whom they call for.
+
+    A resize that moves much comes in several generations: the first one has everybody who comes, the last one is
+    without the servers that leave, and each moves as much as no step need wait for.
+    """
 
     def __init__(self, job: JobState) -> None:
         self.job = job
+        self._ahead: List[m.Move] = []  # what the generations to come are to move, with its places taken
+        self._ahead_for: List[str] = []  # the servers that this leads to
+        self._move_bytes = job.settings.move_bytes
+        self._before: Optional[m.Generation] = None  # what was in force when the resize under way began
+        self._concluded: List[Plan] = []  # the generations of that resize that are in force
         self._next = {"worker": 0, "server": 0}
         self._last_generation = 0
 
@@ -124,16 +135,42 @@ class Planner:
             if any(name not in job.processes or not job.processes[name].ready for name in starting):
                 return
             sizes[role] = (present + starting)[: job.target[role]]
-        if (tuple(sizes["worker"]), sizes["server"]) == (job.generation.workers, list(job.generation.servers)):
+        unchanged = (tuple(sizes["worker"]), sizes["server"]) == (job.generation.workers, list(job.generation.servers))
+        if unchanged and not self._ahead:
+            self._conclude_resize()  # where the rest of it was given up
             if len(sizes["worker"]) == job.target["worker"] and len(sizes["server"]) == job.target["server"]:
                 job.answer()
             if not job.checkpoints:
                 return
+        moves = self._next_moves(sizes["server"])
+        servers = sizes["server"]
+        if self._ahead:  # those that leave have something left
+            servers = list(dict.fromkeys([*job.generation.servers, *servers]))
+        addresses = {s: job.processes[s].address for s in servers}
         self._last_generation += 1
-        servers = {s: job.processes[s].address for s in sizes["server"]}
-        self._prepare(m.Generation(self._last_generation, tuple(sizes["worker"]), servers), now)
+        self._prepare(m.Generation(self._last_generation, tuple(sizes["worker"]), addresses), moves, now)
 
-    def _prepare(self, generation: m.Generation, now: float) -> None:
+    def _next_moves(self, servers: List[str]) -> List[m.Move]:
+        """What the next generation moves on the way to `servers`; the rest is ahead."""
+        job = self.job
+        if not self._ahead or self._ahead_for != servers:
+            self._look_no_further()
+            self._ahead, self._ahead_for = job.table.plan(servers), servers
+        nbytes = count = 0
+        for move in self._ahead:
+            nbytes += job.table.size[move.slice]
+            if count and nbytes > self._move_bytes:
+                break
+            count += 1
+        moves, self._ahead = self._ahead[:count], self._ahead[count:]
+        return moves
+
+    def _look_no_further(self) -> None:
+        """Give up what was to be moved after the plan under way."""
+        self.job.table.drop(self._ahead)
+        self._ahead = []
+
+    def _prepare(self, generation: m.Generation, moves: List[m.Move], now: float) -> None:
         """Make the plan that leads to `generation` and announce it to everyone whom it concerns."""
         job = self.job
         assert job.generation is not None
@@ -141,7 +178,7 @@ class Planner:
         workers = {w for w in job.generation.workers if w not in job.finished}
         plan = job.plan = Plan(
             generation,
-            job.table.plan(list(generation.servers)),
+            moves,
             now,
             awaited={n for n in concerned if n not in job.finished},
             unswitched=set(workers),
@@ -159,6 +196,7 @@ class Planner:
         """Undo a plan that was not committed; its number is not used again."""
         job = self.job
         assert job.plan is not None and job.plan.step is None
+        self._look_no_further()
         job.table.drop(job.plan.moves)
         dropped, job.plan = job.plan, None
         job.checkpoints = [*dropped.checkpoints, *job.checkpoints]
@@ -213,17 +251,31 @@ class Planner:
         job.finished.update(w for w in before.workers if w not in plan.generation.workers)
         job.table.carry_out(plan.moves, list(plan.generation.servers))
         job.first_steps.append((plan.step, len(plan.generation.workers)))
-        for name in job.concerned(before):
-            job.send(name, m.NewGeneration(generation=plan.generation.number))
         for name in (s for s in before.servers if s not in plan.generation.servers):
             job.finished.add(name)
             job.send(name, m.Release(reason="its slices are with other servers"))
         for client, request, folder in plan.checkpoints:
             servers = sorted({*before.servers, *plan.generation.servers})
             job.written.append(Written(client, request, folder, self._manifest(plan, servers), plan.unsaved))
-        if set(members(before)) == set(members(plan.generation)):
+        if set(members(before)) != set(members(plan.generation)):
+            for name in job.concerned(before):
+                job.send(name, m.NewGeneration(generation=plan.generation.number))
+        if plan.migration_seconds:
+            rate = plan.bytes_in / plan.migration_seconds
+            self._move_bytes = max(job.settings.move_bytes, int(rate * MOVE_SECONDS))
+        self._before = self._before or before
+        self._concluded.append(plan)
+        if not self._ahead:
+            self._conclude_resize()
+
+    def _conclude_resize(self) -> None:
+        """All that the resize under way takes is in force: tell what it cost, and answer who waits for it."""
+        job = self.job
+        before, parts = self._before, self._concluded
+        self._before, self._concluded = None, []
+        if before is None or set(members(before)) == set(members(parts[-1].generation)):
             return
-        job.resizes.append(cost(plan, before, [asked for _, _, asked in job.requests]))
+        job.resizes.append(cost(parts, before, [asked for _, _, asked in job.requests]))
         if all(job.target[role] == job.size(role) for role in job.target):
             job.answer(job.resizes[-1])
 
@@ -239,33 +291,34 @@ class Planner:
         return f"parts-{self.job.run}-{generation.number}"
 
 
-def cost(plan: Plan, before: m.Generation, asked: List[float]) -> Dict[str, Any]:
+def cost(parts: Sequence[Plan], before: m.Generation, asked: List[float]) -> Dict[str, Any]:
     """What `scale` prints of a resize; all durations in seconds.
 
     Args:
-        plan: the plan, now in force.
-        before: the generation that it took the place of.
+        parts: the plans that it took, all in force; `step` is the first one's.
+        before: the generation that the first took the place of.
         asked: when each of the requests was made that it answers.
     """
-    assert plan.in_force_at is not None
+    first, last = parts[0], parts[-1]
+    assert last.in_force_at is not None
     counts: Tuple[Tuple[str, int, int], ...] = (
-        ("server", len(before.servers), len(plan.generation.servers)),
-        ("worker", len(before.workers), len(plan.generation.workers)),
+        ("server", len(before.servers), len(last.generation.servers)),
+        ("worker", len(before.workers), len(last.generation.workers)),
     )
     return {
-        "generation": plan.generation.number,
+        "generation": last.generation.number,
         "kind": ", ".join(
             f"{after - count:+d} {role}{'' if abs(after - count) == 1 else 's'}"
             for role, count, after in counts
             if after != count
         ),
-        "step": plan.step,
-        "bytes_moved": plan.bytes_in,
-        "startup_seconds": plan.started - min([plan.started, *asked]),
-        "seconds": plan.in_force_at - plan.started,
-        "migration_seconds": plan.migration_seconds,
-        "longest_stall_seconds": plan.stall_seconds,
-        "median_step_seconds": plan.median_step_seconds,
-        "workers": len(plan.generation.workers),
-        "servers": len(plan.generation.servers),
+        "step": first.step,
+        "bytes_moved": sum(part.bytes_in for part in parts),
+        "startup_seconds": first.started - min([first.started, *asked]),
+        "seconds": last.in_force_at - first.started,
+        "migration_seconds": sum(part.migration_seconds for part in parts),
+        "longest_stall_seconds": max(part.stall_seconds for part in parts),
+        "median_step_seconds": max(part.median_step_seconds for part in parts),
+        "workers": len(last.generation.workers),
+        "servers": len(last.generation.servers),
     }

@@ -19,6 +19,8 @@ class JobSettings:
         workers: how many workers the job starts with, at least 1.
         servers: how many servers the job starts with, at least 1.
         slice_bytes: the largest piece, in bytes, that a key is cut into.
+        move_bytes: of the slices that a resize moves, so many bytes move at once, or as many as take 0.03 s; the
+            others follow in generations of their own, so that no step waits for all of them.
         transport: ``auto`` (shared memory between processes of one host, else tcp), ``shm`` or ``tcp``.
         drop_in: an unchanged script runs: it deals its samples itself.
         restore: the folder of a checkpoint that the job goes on from; '' begins anew.
@@ -31,6 +33,7 @@ class JobSettings:
     workers: int = 1
     servers: int = 1
     slice_bytes: int = 2 * MIB
+    move_bytes: int = 8 * MIB
     transport: str = "auto"
     drop_in: bool = False
     restore: str = ""
@@ -42,6 +45,8 @@ class JobSettings:
             raise ValueError(f"a job needs at least 1 server, not {self.servers}")
         if self.slice_bytes < 1024:
             raise ValueError(f"slice_bytes is {self.slice_bytes}; it must be at least 1024")
+        if self.move_bytes < 1:
+            raise ValueError(f"move_bytes is {self.move_bytes}; it must be at least 1")
         if self.transport not in TRANSPORTS:
             raise ValueError(f"transport is {self.transport!r}; choose one of {', '.join(TRANSPORTS)}")
 

@@ -92,7 +92,15 @@ def launch(
     )
     try:
         restored = os.path.abspath(restore) if restore else ""
-        job = JobSettings(entry.name, workers, servers, int(slice_mib * MIB), transport, drop_in, restored)
+        job = JobSettings(
+            name=entry.name,
+            workers=workers,
+            servers=servers,
+            slice_bytes=int(slice_mib * MIB),
+            transport=transport,
+            drop_in=drop_in,
+            restore=restored,
+        )
         folder = os.path.dirname(os.path.abspath(script_of(command) or "script"))
         settings = LaunchSettings(job, resolved, port, threads, trace, optimizers, folder, dict(os.environ))
         return LocalJob(settings, entry, registry).run()

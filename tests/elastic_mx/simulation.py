@@ -267,8 +267,9 @@ class SimulatedWorker:
         waiting: Deque[Operation] = deque()
         for operation in self.held:
             slices = list(self.key(operation.key).slices)
-            busy = operation.what == "push" and any(self.in_flight[s] for s in slices)
-            earlier = any(o.key == operation.key for o in waiting) or any(self.pulls[s] for s in slices)
+            pushes = operation.what == "push"
+            busy = pushes and any(self.in_flight[s] or self.pulls[s] for s in slices)
+            earlier = any(o.key == operation.key and (pushes or o.what == "push") for o in waiting)
             if operation.ticket.phase != machine.routing or busy or earlier:
                 waiting.append(operation)
                 continue
@@ -409,7 +410,12 @@ class Simulation:
     exited: List[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.settings = JobSettings(workers=self.workers, servers=self.servers, slice_bytes=SLICE_BYTES)
+        self.settings = JobSettings(
+            workers=self.workers,
+            servers=self.servers,
+            slice_bytes=SLICE_BYTES,
+            move_bytes=self.rng.choice((1, 3000, 1 << 20)),
+        )
         self.coordinator = CoordinatorMachine(self.settings)
         self.longest: Dict[int, int] = defaultdict(int)
         self.events = 0
