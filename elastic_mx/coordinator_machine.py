@@ -152,8 +152,7 @@ class CoordinatorMachine:
     def _on_definekeys(self, sender: str, message: m.DefineKeys, now: float) -> None:
         job = self.job
         job.process(sender)
-        assert job.generation is not None
-        among = [s for s in job.generation.servers if job.plan is None or s in job.plan.generation.servers]
+        among = self._planner.lasting_servers()
         known = len(job.table.keys)
         numbers = []
         for spec in message.keys:
@@ -201,11 +200,11 @@ class CoordinatorMachine:
         self._planner.begin(plan, message.position, message.pushed)
 
     def _on_settled(self, sender: str, message: m.Settled, now: float) -> None:
-        job = self.job
-        if job.plan is not None and job.plan.generation.number == message.generation:
-            job.plan.unsettled.discard(sender)
-            job.plan.stall_seconds = max(job.plan.stall_seconds, message.stall_seconds)
-            job.plan.median_step_seconds = max(job.plan.median_step_seconds, message.median_step_seconds)
+        for plan in [*self.job.concluded, *([self.job.plan] if self.job.plan else [])]:
+            if plan.generation.number == message.generation:
+                plan.unsettled.discard(sender)
+                plan.stall_seconds = max(plan.stall_seconds, message.stall_seconds)
+                plan.median_step_seconds = max(plan.median_step_seconds, message.median_step_seconds)
 
     def _on_inforce(self, sender: str, message: m.InForce, now: float) -> None:
         plan = self.job.planned(message.generation, f"{sender} reports in force")

@@ -80,6 +80,7 @@ class JobState:
     restored: Optional[Manifest] = None  # what the job goes on from
     generation: Optional[m.Generation] = None  # None until the first has formed
     plan: Optional[Plan] = None
+    concluded: List[Plan] = field(default_factory=list)  # those before it that the resize under way took
     processes: Dict[str, Process] = field(default_factory=dict)  # those that have registered
     launchers: List[str] = field(default_factory=list)
     launched: Dict[str, str] = field(default_factory=dict)  # the role of each process that was started or came

@@ -6,6 +6,8 @@ table.py's, and the rules are told in docs/protocol.md.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from elastic_mx import messages as m
@@ -29,7 +31,6 @@ class Planner:
         self._ahead_for: List[str] = []  # the servers that this leads to
         self._move_bytes = job.settings.move_bytes
         self._before: Optional[m.Generation] = None  # what was in force when the resize under way began
-        self._concluded: List[Plan] = []  # the generations of that resize that are in force
         self._next = {"worker": 0, "server": 0}
         self._last_generation = 0
 
@@ -142,7 +143,8 @@ class Planner:
                 job.answer()
             if not job.checkpoints:
                 return
-        moves = self._next_moves(sizes["server"])
+        joining = not set(sizes["worker"]).issubset(job.generation.workers)
+        moves = self._next_moves(sizes["server"], joining)
         servers = sizes["server"]
         if self._ahead:  # those that leave have something left
             servers = list(dict.fromkeys([*job.generation.servers, *servers]))
@@ -150,20 +152,29 @@ class Planner:
         self._last_generation += 1
         self._prepare(m.Generation(self._last_generation, tuple(sizes["worker"]), addresses), moves, now)
 
-    def _next_moves(self, servers: List[str]) -> List[m.Move]:
-        """What the next generation moves on the way to `servers`; the rest is ahead."""
+    def _next_moves(self, servers: List[str], joining: bool) -> List[m.Move]:
+        """What the next generation moves on the way to `servers`; the rest is ahead.
+
+        Args:
+            joining: workers join with it, whose first pull of everything is enough for one step.
+        """
         job = self.job
         if not self._ahead or self._ahead_for != servers:
             self._look_no_further()
             self._ahead, self._ahead_for = job.table.plan(servers), servers
-        nbytes = count = 0
-        for move in self._ahead:
-            nbytes += job.table.size[move.slice]
-            if count and nbytes > self._move_bytes:
-                break
-            count += 1
+        sums = list(itertools.accumulate(job.table.size[move.slice] for move in self._ahead))
+        count = bisect.bisect_right(sums, self._move_bytes)
+        if count < len(sums):
+            count = 0 if joining else max(1, count)
         moves, self._ahead = self._ahead[:count], self._ahead[count:]
         return moves
+
+    def lasting_servers(self) -> List[str]:
+        """Those on which new slices are safe: the plan under way and what is ahead leave them in."""
+        job = self.job
+        assert job.generation is not None
+        lasting = [s for s in job.generation.servers if job.plan is None or s in job.plan.generation.servers]
+        return [s for s in lasting if s in self._ahead_for] if self._ahead else lasting
 
     def _look_no_further(self) -> None:
         """Give up what was to be moved after the plan under way."""
@@ -245,7 +256,7 @@ class Planner:
             return
         if plan.in_force_at is None:
             plan.in_force_at = now
-        if plan.unsettled:
+        if plan.unsettled and not self._ahead:
             return
         before, job.generation, job.plan = job.generation, plan.generation, None
         job.finished.update(w for w in before.workers if w not in plan.generation.workers)
@@ -264,15 +275,15 @@ class Planner:
             rate = plan.bytes_in / plan.migration_seconds
             self._move_bytes = max(job.settings.move_bytes, int(rate * MOVE_SECONDS))
         self._before = self._before or before
-        self._concluded.append(plan)
+        job.concluded.append(plan)
         if not self._ahead:
             self._conclude_resize()
 
     def _conclude_resize(self) -> None:
         """All that the resize under way takes is in force: tell what it cost, and answer who waits for it."""
         job = self.job
-        before, parts = self._before, self._concluded
-        self._before, self._concluded = None, []
+        before, parts = self._before, job.concluded
+        self._before, job.concluded = None, []
         if before is None or set(members(before)) == set(members(parts[-1].generation)):
             return
         job.resizes.append(cost(parts, before, [asked for _, _, asked in job.requests]))
