@@ -1,9 +1,10 @@
 """What a resize costs a job that trains, beside checkpoint and restart: ``python -m benchmarks.resize``.
 
-Stall: by how much the slowest step of any worker around the change was longer than the median step, from the time on
-when the new processes were ready; what their start-up costs the others on shared cores is told apart. Memory of the
-new processes, migration and everything else that the change brings lies within that window. `noise_ms` is the same
-measure over as many steps in which nothing changed.
+Stall: by how much the slowest step of any worker around the change was longer than the median step before it or after
+it, whichever is longer (with more workers all steps take longer on shared cores), from the time on when the new
+processes were ready; what their start-up costs the others is told apart. Memory of the new processes, migration and
+everything else that the change brings lies within that window. `noise_ms` is the same measure over as many steps in
+which nothing changed.
 """
 
 from __future__ import annotations
@@ -82,14 +83,17 @@ def change(job: ElasticJob, log: Log, number: int, kind: str, size: Tuple[int, i
     over = begun + report["seconds"]
     last = max([at, *(s.number for s in _within(log, at, 1 << 60) if s.began <= over)]) + STEPS_AFTER
     around = _within(log, at - STEPS_BEFORE, last)
-    usual = 1000 * median([s.seconds for s in quiet])
+    log.wait_for(last + QUIET_STEPS)
+    after = _within(log, last + 1, last + QUIET_STEPS)
+    before_ms, after_ms = (1000 * median([s.seconds for s in steps]) for steps in (quiet, after))
     starting = [s.seconds for s in _within(log, 0, at - STEPS_BEFORE - 1) if s.ended > asked]
     return {
         "kind": kind,
-        "stall_ms": max(0.0, 1000 * max(s.seconds for s in around) - usual),
-        "median_step_ms": usual,
-        "noise_ms": 1000 * max(s.seconds for s in quiet) - usual,
-        "startup_stall_ms": max(0.0, 1000 * max(starting, default=0.0) - usual),
+        "stall_ms": max(0.0, 1000 * max(s.seconds for s in around) - max(before_ms, after_ms)),
+        "median_step_ms": before_ms,
+        "median_step_after_ms": after_ms,
+        "noise_ms": 1000 * max(s.seconds for s in quiet) - before_ms,
+        "startup_stall_ms": max(0.0, 1000 * max(starting, default=0.0) - before_ms),
         "startup_ms": 1000 * report["startup_seconds"],
         "in_force_ms": 1000 * (report["startup_seconds"] + report["seconds"]),
         "plan_to_force_ms": 1000 * report["seconds"],
@@ -177,7 +181,17 @@ def show(result: Dict[str, Any]) -> None:
     )
     rows = []
     for e in result["events"]:
-        times = ("stall", "longest_stall", "noise", "median_step", "startup", "startup_stall", "in_force", "migration")
+        times = (
+            "stall",
+            "longest_stall",
+            "noise",
+            "median_step",
+            "median_step_after",
+            "startup",
+            "startup_stall",
+            "in_force",
+            "migration",
+        )
         rate = e["gigabytes_per_second"]
         cells = [f"{e[name + '_ms']:.0f}" for name in times]
         rows.append((e["kind"], *cells, f"{e['bytes_moved'] / 1e6:.0f}", f"{rate:.2f}" if rate else "-"))
