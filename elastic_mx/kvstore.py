@@ -400,5 +400,5 @@ def _job() -> Optional[Worker]:
 
 
 def on_resize(callback: Callable[[Dict[str, Any]], None]) -> None:
-    """Have `callback` called, on a thread of the store, with `generation`, `workers` and `servers` after a resize."""
+    """Have `callback` called, on a thread of its own, with `generation`, `workers` and `servers` after a resize."""
     worker().on_resize(callback)

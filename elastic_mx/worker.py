@@ -275,8 +275,8 @@ class Worker:
         self._thread.call(send)
 
     def on_resize(self, callback: Callable[[Dict[str, Any]], None]) -> None:
-        """Have `callback` called on the client's thread whenever a generation is in force."""
-        self._thread.on_resize.append(callback)
+        """Have `callback` called, on a thread of its own, whenever a generation is in force."""
+        self._thread.on_resize.add(callback)
 
     def close(self, timeout: float = 30.0) -> None:
         """The script has ended and MXNet's engine is idle: wait until the operations are answered, and take leave."""

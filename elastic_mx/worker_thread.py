@@ -19,6 +19,7 @@ import zmq
 
 from elastic_mx import messages as m
 from elastic_mx import wire
+from elastic_mx.callbacks import Callbacks
 from elastic_mx.catalog import Catalog
 from elastic_mx.data.job import Position
 from elastic_mx.link import ControlLink, JobError
@@ -60,7 +61,7 @@ class WorkerThread:
         self.joined: Optional[Position] = None  # where the script begins, once that is known
         self.finished = False  # the job has ended, or goes on without this worker
         self.steps_per_epoch = 0
-        self.on_resize: List[Callable[[Dict[str, Any]], None]] = []
+        self.on_resize = Callbacks()
         self._incoming: Deque[Operation] = deque()
         self._held: List[Operation] = []
         self._calls: Deque[Callable[[], None]] = deque()
@@ -256,8 +257,7 @@ class WorkerThread:
             self._begin_if_told()
         elif isinstance(message, m.NewGeneration):
             workers, servers = len(machine.present_members()), len(machine.servers)
-            for callback in self.on_resize:
-                callback({"generation": message.generation, "workers": workers, "servers": servers})
+            self.on_resize.tell({"generation": message.generation, "workers": workers, "servers": servers})
         elif isinstance(message, m.Release):
             self.finished = True
             if machine.joining:

@@ -28,6 +28,12 @@ def test_servers_come_and_go_without_changing_a_sum(tmp_path):
         assert set(job.wait().values()) == {0}
     totals = np.load(tmp_path / "worker-0.npy")
     assert np.array_equal(totals, [[2, 4, 6, 8]] * len(totals))
+    told = json.loads((tmp_path / "worker-0.json").read_text())  # the script may end before the last is told
+    assert [(e["generation"], e["workers"], e["servers"], e["dead"]) for e in told[:3]] == [
+        (1, 2, 2, 0),
+        (2, 2, 3, 0),
+        (3, 2, 1, 0),
+    ]
 
 
 def test_a_worker_joins_and_leaves_and_each_round_has_the_members_sum(tmp_path):

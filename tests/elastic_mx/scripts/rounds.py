@@ -1,9 +1,10 @@
 """A raw kvstore script: STEPS rounds of pushing and pulling sums, or until the file STOP exists for some worker."""
 
+import json
 import os
 import time
 
-import elastic_mx  # noqa: F401  (registers dist_elastic)
+import elastic_mx
 import mxnet as mx
 import numpy as np
 
@@ -14,7 +15,8 @@ kv = mx.kv.create("dist_elastic")
 for i, shape in enumerate(shapes):
     kv.init(i, mx.nd.zeros(shape))
 kv.init("stop", mx.nd.zeros((1,)))
-totals = []
+totals, resizes = [], []
+elastic_mx.on_resize(lambda event: resizes.append({**event, "dead": kv.get_num_dead_node()}))  # asks the job within
 for _ in range(steps):
     outs = [mx.nd.zeros(shape) for shape in shapes]
     for i, shape in enumerate(shapes):
@@ -29,3 +31,5 @@ for _ in range(steps):
     time.sleep(float(os.environ.get("PAUSE", "0")))
 if "OUT" in os.environ:
     np.save(os.environ["OUT"] + ".npy", np.array(totals))
+    with open(os.environ["OUT"] + ".json", "w") as file:
+        json.dump(resizes, file)
