@@ -317,7 +317,7 @@ def policy() -> None:
 
 @policy.command("show")
 @client_command
-def policyshow(service: Optional[str], as_json: bool) -> None:
+def policy_show(service: Optional[str], as_json: bool) -> None:
     """Show who decides.
 
     \b

@@ -10,7 +10,7 @@ import hashlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 from scheduler.core import Allocation, ClusterView, JobsView, Policy
 from scheduler.policies import LEARNED, make
@@ -28,16 +28,17 @@ def policy_of(name: str, agent: Optional[str] = None) -> Policy:
     return make(name, strict=False) if name == "drf" else make(name, agent)
 
 
-def in_force(store: Store) -> Dict[str, Any]:
-    """The policy by the record: its name as ``policy``, and ``at`` when it began; empty before any has."""
-    found = store.setting("policy")
-    return found if isinstance(found, dict) else {}
+def in_force(store: Store) -> Tuple[Dict[str, Any], Optional[Dict[str, Any]]]:
+    """The policy by the record, and that it has fallen.
 
-
-def fallen_of(store: Store) -> Optional[Dict[str, Any]]:
-    """That the policy in force has fallen: ``to`` which it fell back, ``why`` and ``at`` when; None if it has not."""
-    found = store.setting("fallen")
-    return found if found and found["since"] == in_force(store).get("at") else None
+    Returns:
+        Its name as ``policy`` and ``at`` when it began, empty before any has; and None, or ``to`` which it fell back,
+        ``why``, and ``at`` when.
+    """
+    found = store.settings("policy", "fallen")
+    since, fallen = found.get("policy"), found.get("fallen")
+    since = since if isinstance(since, dict) else {}
+    return since, fallen if fallen and fallen["since"] == since.get("at") else None
 
 
 @dataclass(frozen=True)
@@ -94,16 +95,17 @@ class Decider:
     def take_over(self, now: float) -> None:
         """Begins to decide, where this service or another did before; times in seconds since the epoch."""
         given = f"{self._given} {self._start(self._given)}".strip()
-        if self._record.setting("policy given") != given or not in_force(self._record):
+        if self._record.setting("policy given") != given or not in_force(self._record)[0]:
             self._record.set("policy given", given)
             self._begin(self._record, self._given, now)
         self._since = {}
 
     def take_up(self, slot_seconds: float, now: float) -> None:
         """Between slots: a policy that was set, an agent that was learnt, a verdict of the guard."""
-        if not in_force(self._record):
+        since, self._fallen = in_force(self._record)
+        if not since:
             self.take_over(now)
-        since, self._fallen = in_force(self._record), fallen_of(self._record)
+            since, self._fallen = in_force(self._record)
         if since != self._since:  # set, here or at another service: its agent is read anew
             self._since, self._name = since, since["policy"]
             try:
@@ -149,7 +151,8 @@ class Decider:
 
     def told(self) -> Dict[str, Any]:
         """The policy, who decides, why that is another, the shadow, how the learning goes."""
-        fallen, name = fallen_of(self._store), in_force(self._store).get("policy", self._given)
+        since, fallen = in_force(self._store)
+        name = since.get("policy", self._given)
         return {
             "policy": name,
             "decides": fallen["to"] if fallen else name,
@@ -195,12 +198,14 @@ class Decider:
 
     def _start(self, name: str) -> str:
         """Which agent a policy was given; empty where it takes none, or there is none."""
-        from scheduler.learn.checkpoint import packaged
-
         if self._agent:
             return digest(Path(self._agent))
+        if name not in LEARNED:
+            return ""
+        from scheduler.learn.checkpoint import packaged  # torch, which other policies do without
+
         try:
-            return digest(packaged(name)) if name in LEARNED else ""
+            return digest(packaged(name))
         except ValueError:
             return ""
 

@@ -24,7 +24,7 @@ from scheduler.learn.recorded import Recorded, from_store
 from scheduler.learn.scenario import VALIDATION, Held
 from scheduler.learn.train import SESSIONS, Session
 from scheduler.policies import make
-from scheduler.service.decider import digest, fallen_of, in_force, made_from, policy_of
+from scheduler.service.decider import digest, in_force, made_from, policy_of
 from scheduler.service.estimate import expected_jcts
 from scheduler.service.store import Store, StoreError
 from scheduler.simulator import Simulator
@@ -152,8 +152,8 @@ class Learner:
             return float("inf")
 
     def _estimate(self, newest: int) -> None:
-        since = in_force(self.store)
-        if since.get("policy") != self.policy or fallen_of(self.store) or self._estimated == (newest, since):
+        since, fallen = in_force(self.store)
+        if since.get("policy") != self.policy or fallen or self._estimated == (newest, since):
             return
         jcts = expected_jcts(self.store, policy_of(self._fallback), float(since["at"]))
         self.store.set("expected", {"since": since["at"], "jcts": jcts})

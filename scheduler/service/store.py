@@ -321,6 +321,12 @@ class Store:
             value = session.scalar(select(t.Setting.value).where(t.Setting.name == name))
             return default if value is None else json.loads(value)
 
+    def settings(self, *names: str) -> Dict[str, Any]:
+        """Those of several that are there, as they were at one moment."""
+        with self.reading() as session:
+            rows = session.execute(select(t.Setting.name, t.Setting.value).where(t.Setting.name.in_(names)))
+            return {name: json.loads(value) for name, value in rows}
+
     def set(self, name: str, value: Any) -> None:
         with self.writing() as session:
             session.merge(t.Setting(name=name, value=json.dumps(value)))

@@ -12,7 +12,7 @@ from scheduler.learn.dl2x import Dl2xAgent
 from scheduler.learn.params import Dl2Params
 from scheduler.policies import make
 from scheduler.service import tables as t
-from scheduler.service.decider import Decider, digest, fallen_of, in_force
+from scheduler.service.decider import Decider, digest, in_force
 from scheduler.service.learner import Learner, finite
 from scheduler.service.slot import Seen, Speeds, views
 from tests.scheduler.service.played import NODES, SLOT_SECONDS, Still, play, spec
@@ -67,10 +67,10 @@ def test_an_agent_that_fails_falls_back_with_one_line_until_it_is_set_again(stor
 
 def test_a_service_started_with_another_agent_begins_anew(store, agents):
     begun(store, "dl2x", 0.0, agents["bad"]).decide(*look(), 0.0)
-    assert fallen_of(store)
+    assert in_force(store)[1]
     decider = begun(store, "dl2x", 1.0, agents["good"])
     assert decider.decide(*look(), 1.0).policy == "dl2x"
-    assert in_force(store) == {"policy": "dl2x", "at": 1.0} and fallen_of(store) is None
+    assert in_force(store) == ({"policy": "dl2x", "at": 1.0}, None)
 
 
 def test_a_fallback_that_is_learned_itself_is_refused(store):

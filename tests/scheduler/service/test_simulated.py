@@ -1,5 +1,7 @@
 """The service on a simulated cluster, by its own loop: jobs are resized, wait for room, and end in time."""
 
+import subprocess
+import sys
 from contextlib import closing
 
 import pytest
@@ -83,6 +85,22 @@ def test_speeds_are_those_of_training_and_are_known_to_a_service_that_is_started
     assert tables[-1][1][1] == pytest.approx(1.0), "starting was taken for slow training"
     first = next(k for k, decision in enumerate(store.decisions(limit=1000)) if decision.at >= 1100.0)
     assert tables[first][1][1] == pytest.approx(1.0)
+
+
+def test_a_service_on_drf_does_without_torch(tmp_path):
+    script = f"""
+import sys
+from scheduler.service.service import Service
+from scheduler.service.simulated import SimulatedCluster
+from scheduler.service.slot import Node
+from scheduler.service.store import Store
+cluster = SimulatedCluster([Node("a", (4.0, 16.0, 0.0))], lambda *_: 0.1)
+service = Service(Store({str(tmp_path)!r}), cluster, 10.0, "drf")
+cluster.idle = service.stop
+service.run()
+sys.exit("torch" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", script], timeout=60).returncode == 0
 
 
 def test_a_service_without_jobs_tells_of_nothing(store):
