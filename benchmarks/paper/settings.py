@@ -28,12 +28,12 @@ class Budget:
     """
 
     traces: int = 6
-    validation: int = 2
+    validation: int = 1
     watched: int = 3
     updates: int = 200
     warm: int = 8
-    slots: int = 250
-    online: int = 4
+    slots: int = 200
+    online: int = 3
 
     def of(self, recipe: Recipe) -> Tuple[int, ...]:
         """What of it the making of an agent takes."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from scheduler.learn.recorded import Recorded
 
 RIVALS = ("drf", "optimus", "greedy", "greedy-fit")
-ROUNDS = {"dl2": (60, 0), "dl2x": (8, 48), "offline-rl": (0, 20)}
+ROUNDS = {"dl2": (60, 0), "dl2x": (8, 48), "offline-rl": (0, 16)}
 RECORDED_ROUNDS = {"dl2": (40, 0), "dl2x": (20, 0)}  # imitation only: serve --learn goes on from there
 TEACHER = "greedy-fit"
 
@@ -58,7 +58,7 @@ TEACHER = "greedy-fit"
 @click.option(
     "--online",
     type=int,
-    help="Rounds of reinforcement.  [default: 0 for dl2 and of a record, 48 for dl2x, 20 for offline-rl]",
+    help="Rounds of reinforcement.  [default: 0 for dl2 and of a record, 48 for dl2x, 16 for offline-rl]",
 )
 @click.option("--every", type=int, help="Rounds between validations.  [default: 5; of a record, 2]")
 @click.option("--validation", default=6, show_default=True, help="Traces to validate on.")

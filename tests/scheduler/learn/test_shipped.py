@@ -8,11 +8,11 @@ import pytest
 from scheduler.evaluate import run
 from scheduler.learn import checkpoint
 from scheduler.learn.scenario import TEST, Scenario
-from scheduler.policies import make
+from scheduler.policies import LEARNED, make
 from scheduler.traces.files import open_workload
 
 
-@pytest.mark.parametrize("policy", ["dl2", "dl2x"])
+@pytest.mark.parametrize("policy", LEARNED)
 def test_the_shipped_agent_is_small_and_is_what_a_policy_uses_without_one(policy: str) -> None:
     path = checkpoint.packaged(policy)
     assert path.stat().st_size < 4_000_000
