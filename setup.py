@@ -13,7 +13,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.9",
     packages=find_packages(include=["elastic_mx*", "scheduler*", "launcher*"]),
-    package_data={"elastic_mx": ["py.typed"], "scheduler": ["data/*"], "launcher": ["drop_in/*"]},
+    package_data={"elastic_mx": ["py.typed"], "scheduler": ["data/*"], "launcher": ["site/*"]},
     entry_points={"console_scripts": ["elastic-mx=launcher.cli:main"]},
     install_requires=["numpy>=1.23,<2", "pyzmq>=25", "msgspec>=0.18", "click>=8.1", "rich>=13"],
     extras_require={

@@ -29,7 +29,7 @@ from launcher.supervisor import COORDINATOR, Finish, Instruction, Say, Signal, S
 START_SECONDS = 30.0
 TICK_MS = 100
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-DROP_IN_FOLDER = Path(__file__).with_name("drop_in")
+SITE_FOLDER = Path(__file__).with_name("site")  # its sitecustomize.py prepares the workers
 
 
 @dataclass(frozen=True)
@@ -220,9 +220,9 @@ class LocalJob:
                 self._begin(role, name, command, {**self._own_environment(), **settings.to_environment()})
             else:
                 environment = {**self._environment(), **settings.to_environment()}
-                if self._settings.job.drop_in:
-                    path = [str(DROP_IN_FOLDER), *filter(None, [environment.get("PYTHONPATH")])]
-                    environment["PYTHONPATH"] = os.pathsep.join(path)
+                path = [str(SITE_FOLDER), *filter(None, [environment.get("PYTHONPATH")])]
+                environment["PYTHONPATH"] = os.pathsep.join(path)
+                environment["ELASTIC_MX_DROP_IN"] = "1" if self._settings.job.drop_in else ""
                 self._begin(role, name, self._settings.command, environment)
         except OSError as error:
             self._host.say(f"{name} cannot be started: {error}")

@@ -1,13 +1,16 @@
-"""Found first on PYTHONPATH by the workers of a drop-in job: puts our stores under the names of MXNet's own.
+"""Found first on PYTHONPATH by a job's workers: MXNet knows our stores, whether and wherever the script imports us.
 
-Runs at the start of every Python process of the script, so it imports little; an environment's own sitecustomize
-runs as it would without this one.
+In a drop-in job they are there under the names of MXNet's own as well; in others those names say how to be run. Runs
+at the start of every Python process of the script, so it imports little; an environment's own sitecustomize runs as it
+would without this one.
 """
 
 import importlib.machinery
 import importlib.util
 import os
 import sys
+
+DROP_IN = bool(os.environ.get("ELASTIC_MX_DROP_IN"))
 
 
 def _run_the_next() -> None:
@@ -23,15 +26,24 @@ def _run_the_next() -> None:
 
 
 def _register() -> None:
+    """Once MXNet is imported, and our stores are known to it."""
     from elastic_mx import kvstore
 
-    kvstore.register(drop_in=True)
+    if DROP_IN:
+        kvstore.register(drop_in=True)
+    elif "DMLC_ROLE" not in os.environ:  # nobody has started what MXNet's own stores need
+        from elastic_mx import unserved
+
+        unserved.refuse(kvstore.DROP_IN_NAMES)
 
 
 def _install() -> None:
     try:
+        import elastic_mx  # noqa: F401  (has MXNet know our stores, and work with NumPy as it is)
         from elastic_mx import _compat
     except ImportError as error:
+        if not DROP_IN:
+            return  # another interpreter, or a program that has no use for us
         sys.stderr.write(f"elastic-mx: {sys.executable} cannot import elastic_mx ({error}): install it there\n")
         os._exit(1)  # an exception here would be swallowed, or end in an interpreter's fatal error
     _compat.when_mxnet_is_imported(_register)
