@@ -14,8 +14,11 @@ from scheduler.policies import names
 from scheduler.service.database import reason_of
 from scheduler.service.lead import LEASE
 from scheduler.service.service import Service, attempt_of
+from scheduler.service.snapshot import sizes_of, unpack
 from scheduler.service.spec import SpecError, parse_spec
 from scheduler.service.store import Conflict, JobRow
+
+MOST_DECISIONS = 1000  # in one answer
 
 
 class Submission(BaseModel):
@@ -128,6 +131,20 @@ def create_app(service: Service, token: str = "") -> FastAPI:
         except (ValueError, OSError, ImportError) as error:
             raise HTTPException(422, f"policy: {error}") from error
         return policy()
+
+    @app.get("/decisions")
+    def decisions(limit: int = 20) -> List[Dict[str, Any]]:
+        """The latest decisions, oldest first: by job, what it had, was asked and given; what the shadow had asked."""
+        rows = [(row, sizes_of(unpack(row.snapshot))) for row in store.latest_decisions(min(limit, MOST_DECISIONS))]
+        called = store.names(one["job"] for _, sizes in rows for one in sizes)
+        fields = ("id", "at", "slot", "policy", "fallback", "shadow")
+        return [
+            {
+                **{name: getattr(row, name) for name in fields},
+                "jobs": [{**one, "job": called.get(one["job"], str(one["job"]))} for one in sizes],
+            }
+            for row, sizes in rows
+        ]
 
     @app.get("/lead")
     def lead() -> Dict[str, Any]:

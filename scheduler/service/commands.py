@@ -16,7 +16,7 @@ from urllib.parse import quote
 import click
 
 from scheduler.service.http import DEFAULT_ADDRESS, Refused, ServiceClient, ServiceError
-from scheduler.service.shown import deciding, show, table, task_as_text
+from scheduler.service.shown import deciding, decisions, show, table, task_as_text
 from scheduler.service.spec import SpecError, locate, parse_duration, read_spec, read_yaml
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -326,6 +326,20 @@ def policy_show(service: Optional[str], as_json: bool) -> None:
     """
     body = ServiceClient(service).ask("GET", "/policy")
     show(body, as_json, deciding(body))
+
+
+@policy.command("log")
+@click.option("-n", "--latest", default=10, show_default=True, help="How many decisions.")
+@client_command
+def policy_log(latest: int, service: Optional[str], as_json: bool) -> None:
+    """Show the latest decisions beside what the --shadow policy would have done; sizes are servers+workers.
+
+    \b
+    Example:
+      elastic-mx policy log -n 3
+    """
+    body = ServiceClient(service).ask("GET", f"/decisions?limit={latest}")
+    show(body, as_json, decisions(body))
 
 
 @policy.command("set")

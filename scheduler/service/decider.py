@@ -159,8 +159,15 @@ class Decider:
             "fallen": fallen,
             "fallback": self._safe.name,
             "shadow": self._shadow.name if self._shadow else None,
-            "learning": self._store.setting("learning") if self._learning else None,
+            "learning": self._learnt(),
         }
+
+    def _learnt(self) -> Optional[Dict[str, Any]]:
+        if self._learning is None:
+            return None
+        found = self._store.setting("learning") or {}
+        starts = {"policy": self._learning.policy, "rounds": 0, "written": 0, "doing": "starts"}
+        return found if found.get("policy") == self._learning.policy else starts
 
     # --------------------------------------------------------------------------------------------------- inside
 

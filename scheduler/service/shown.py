@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any, Dict, List
 
 import click
@@ -32,6 +33,23 @@ def task_as_text(task: Dict[str, Any]) -> Dict[str, Any]:
         return {**task, "memory": memory, "state": "runs"}
     how = f"status {status}" if status >= 0 else f"signal {-status}"
     return {**task, "memory": memory, "state": f"ended: {task['reason'] or how}"}
+
+
+def decisions(rows: List[Dict[str, Any]]) -> str:
+    """What was decided for each job, a line each; by the clock of who reads it."""
+    lines = []
+    for row in rows:
+        at = time.strftime("%H:%M:%S", time.localtime(row["at"]))
+        for job in row["jobs"]:
+            sizes = {name: f"{size[0]}+{size[1]}" for name, size in job.items() if isinstance(size, list)}
+            lines.append({"at": at, "policy": row["policy"], "job": job["job"], **sizes})
+    shadow = next((row["shadow"] for row in reversed(rows) if row["shadow"]), "")
+    columns = ["at", "policy", "job", "had", "asked", "given"]
+    if not lines:
+        return "nothing was decided yet"
+    if not shadow:
+        return table(lines, columns)
+    return table([{**line, shadow: line.pop("shadow", "")} for line in lines], [*columns, shadow])
 
 
 def show(body: Any, as_json: bool, text: str) -> None:

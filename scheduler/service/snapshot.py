@@ -57,6 +57,18 @@ def measured_of(data: Dict[str, Any]) -> List[Tuple[str, Size, float]]:
     return [(names[kind], (servers, workers), rate) for kind, servers, workers, rate in columns if rate is not None]
 
 
+def sizes_of(data: Dict[str, Any]) -> List[Dict[str, Any]]:
+    """By job, ``job`` its number, and as (servers, workers) what it ``had``, what was ``asked`` for it, what it was
+    ``given`` of that, and what the ``shadow`` would have asked; None where there was none."""
+    jobs, answers = data["jobs"], {"had": None, "asked": data["answer"], "shadow": data["shadow"]}
+    answers["had"] = [jobs["servers"], jobs["workers"]]
+    rows = []
+    for k, (job, given) in enumerate(zip(jobs["ids"], data["settled"])):
+        sizes = {name: [part[k] for part in answer] if answer else None for name, answer in answers.items()}
+        rows.append({"job": job, "given": list(given), **sizes})
+    return rows
+
+
 def capacity_of(data: Dict[str, Any]) -> Array:
     """The nodes that were alive, float64 [N, R]; a snapshot of the first version tells their sum only: even nodes."""
     if "capacity" in data:

@@ -273,6 +273,17 @@ class Store:
             session.expunge_all()
             return row
 
+    def latest_decisions(self, limit: int) -> List[t.Decision]:
+        """The latest so many, oldest first."""
+        last = self.last_decision()
+        return self.decisions(max(0, last.id - limit), limit) if last else []
+
+    def names(self, jobs: Iterable[int]) -> Dict[int, str]:
+        """Of jobs by their numbers."""
+        with self.reading() as session:
+            rows = session.execute(select(t.Job.id, t.Job.name).where(t.Job.id.in_(sorted(set(jobs)))))
+            return {job: name for job, name in rows}
+
     def last_decision(self) -> Optional[t.Decision]:
         with self.reading() as session:
             row = session.scalar(select(t.Decision).order_by(t.Decision.id.desc()).limit(1))

@@ -4,13 +4,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import click
 import pytest
+from click.testing import CliRunner
 from sqlalchemy import text
 
+from scheduler.service.commands import policy
 from scheduler.service.http import NoAnswer, Refused, ServiceClient, ServiceError
 from scheduler.service.listen import address_of, bind, serve_api
 from scheduler.service.service import Service
 from scheduler.service.simulated import SimulatedCluster
 from scheduler.service.slot import Node
+from scheduler.service.spec import parse_spec
 
 TOKEN = "a-token-of-24-characters"
 JOB = {"name": "one", "command": "python train.py"}
@@ -101,3 +104,27 @@ def test_where_a_service_cannot_listen_is_told(url, monkeypatch):
     ):
         with pytest.raises(click.UsageError, match=reason):
             address_of(wrong)
+
+
+def test_decisions_are_told_beside_the_shadows(store):
+    cluster = SimulatedCluster([Node("a", (4.0, 16.0, 0.0))], lambda *_: 0.1, start=1000.0)
+    service = Service(store, cluster, 10.0, "drf", shadow="fifo")
+    listener = bind("127.0.0.1", 0)
+    server = serve_api(service, listener, "")
+    url = f"127.0.0.1:{listener.getsockname()[1]}"
+    shown = CliRunner().invoke(policy, ["log", "--service", url])
+    assert shown.output == "nothing was decided yet\n"
+    service.submit(parse_spec({**JOB, "workers": {"max": 2}, "servers": {"max": 1}}), None)
+    service.slot(1000.0)
+    [decision] = ServiceClient(url).ask("GET", "/decisions")
+    assert (decision["policy"], decision["shadow"], [job["job"] for job in decision["jobs"]]) == (
+        "drf",
+        "fifo",
+        ["one"],
+    )
+    [job] = decision["jobs"]
+    assert job["had"] == [0, 0] and job["given"] == job["asked"] == job["shadow"] == [1, 2]
+    shown = CliRunner().invoke(policy, ["log", "--service", url]).output.splitlines()
+    assert shown[0].split() == ["at", "policy", "job", "had", "asked", "given", "fifo"]
+    assert shown[1].split()[1:] == ["drf", "one", "0+0", "1+2", "1+2", "1+2"]
+    server.should_exit = True
