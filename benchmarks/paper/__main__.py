@@ -1,4 +1,4 @@
-"""``python -m benchmarks.paper [--only NAME…] [--json] [--quick] [--out DIR]``.
+"""``python -m benchmarks.paper [--only NAME…] [--json] [--quick] [--repeats N] [--out DIR]``.
 
 Every setting that is done is kept in DIR/NAME.json, and every round of a training beside it, so a run that was ended
 goes on where it was; runs of different experiments may share DIR. DIR/README.md has a row for each finished experiment
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -29,6 +30,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="of these experiments only")
     parser.add_argument("--json", action="store_true", help="print one JSON object on the last line")
     parser.add_argument("--quick", action="store_true", help="a budget that shows that it runs, not what comes out")
+    parser.add_argument("--repeats", type=int, help="agents made by each recipe  (default 1)")
     parser.add_argument("--out", type=Path, help="results and figures  (default runs/paper, with --quick runs/quick)")
     parser.add_argument("--agents", type=Path, help="agents trained on the way  (default OUT/agents)")
     options = parser.parse_args(arguments)
@@ -37,10 +39,13 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
         chosen = named(options.only)
     except ValueError as error:
         parser.error(str(error))
+    if options.repeats is not None and options.repeats < 1:
+        parser.error(f"--repeats is {options.repeats}, must be at least 1")
+    budget = QUICK if options.quick else Budget()
     say = (lambda text: None) if options.json else (lambda text: print(text, flush=True))
     runner = Runner(
         workload=workloads()[0],
-        budget=QUICK if options.quick else Budget(),
+        budget=replace(budget, repeats=options.repeats or budget.repeats),
         store=Store(out),
         agents=options.agents or out / "agents",
         say=say,

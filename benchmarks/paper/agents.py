@@ -21,13 +21,13 @@ from scheduler.simulator import Simulator
 from scheduler.workload import Workload
 
 Curve = List[Tuple[int, float]]  # slots of reinforcement so far, mean JCT on the validation traces
-SEED = 3
+SEED = 3  # of trainings, unless they are told another, and of drawn actions
 USUAL = "drf"  # decides before the agent comes
 MOST_SLOTS = 600  # a job that is unfinished then counts as finished: an agent in training may starve some
 
 
 def made(
-    recipe: Recipe, workload: Workload, peaks: Sequence[int], budget: Budget, directory: Path
+    recipe: Recipe, workload: Workload, peaks: Sequence[int], budget: Budget, directory: Path, seed: int = SEED
 ) -> Tuple[Dl2Agent, Curve]:
     """The agent of a recipe and how it came along; from its file, if it was made before.
 
@@ -35,18 +35,18 @@ def made(
     training that was ended goes on after its last round.
     """
     limits = (workload.name, workload.max_servers, workload.max_workers)
-    key = hashlib.sha256(repr((recipe, limits, tuple(peaks), budget.of(recipe))).encode()).hexdigest()[:16]
+    key = hashlib.sha256(repr((recipe, limits, tuple(peaks), budget.of(recipe), seed)).encode()).hexdigest()[:16]
     path, partial = directory / f"{key}.pt", directory / f"{key}.unfinished.pt"
     if path.is_file():
         data = checkpoint.load(path)
         return Dl2Agent.from_plain(data, str(path)), [(int(x), float(y)) for x, y in data["made"]["curve"]]
-    scenario = Scenario(workload, peaks=tuple(peaks), seed=SEED)
+    scenario = Scenario(workload, peaks=tuple(peaks), seed=seed)
     curve: Curve = []
     if recipe.online is None:
         agent = _imitate(recipe, scenario, budget)
     else:
         if recipe.teacher:
-            agent, _ = made(replace(recipe, online=None, federated=0), workload, peaks, budget, directory)
+            agent, _ = made(replace(recipe, online=None, federated=0), workload, peaks, budget, directory, seed)
         else:
             agent = _new(recipe, scenario)
         agent, curve = _reinforce(agent, recipe, scenario, budget, partial)
@@ -56,7 +56,7 @@ def made(
 
 
 def _new(recipe: Recipe, scenario: Scenario) -> Dl2Agent:
-    return Dl2Agent(Dl2Params(**dict(recipe.params)), scenario.type_names(), seed=SEED)
+    return Dl2Agent(Dl2Params(**dict(recipe.params)), scenario.type_names(), seed=scenario.seed)
 
 
 def _imitate(recipe: Recipe, scenario: Scenario, budget: Budget) -> Dl2Agent:
@@ -98,7 +98,7 @@ def _reinforce(
 
 def _learner(agent: Dl2Agent, recipe: Recipe, scenario: Scenario, rounds: int) -> Online:
     """With clusters that are somewhere on their way, as if they had been there before."""
-    rng, usual = np.random.default_rng([SEED, 7, rounds]), make(USUAL)
+    rng, usual = np.random.default_rng([scenario.seed, 7, rounds]), make(USUAL)
 
     def on_its_way(rng: np.random.Generator) -> Simulator:
         simulator = scenario.simulator(rng)

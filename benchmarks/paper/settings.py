@@ -25,6 +25,7 @@ class Budget:
         warm: rounds of imitation.
         slots: per round of reinforcement, of all clusters together.
         online: rounds of reinforcement.
+        repeats: agents made by each recipe, with seeds of their own; a figure is the mean of theirs.
     """
 
     traces: int = 6
@@ -34,6 +35,7 @@ class Budget:
     warm: int = 8
     slots: int = 200
     online: int = 3
+    repeats: int = 1
 
     def of(self, recipe: Recipe) -> Tuple[int, ...]:
         """What of it the making of an agent takes."""
@@ -87,7 +89,7 @@ class Setting:
 
     def digest(self, budget: Budget) -> str:
         """Changes when what would be run changes."""
-        spent = budget.of(self.who) if isinstance(self.who, Recipe) else ()
+        spent = (budget.repeats, *budget.of(self.who)) if isinstance(self.who, Recipe) else ()
         what = (self.who, self.scenario, self.limit, budget.traces, spent)
         return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
 

@@ -12,7 +12,7 @@ from benchmarks.paper.runner import Runner, Store
 from benchmarks.paper.settings import Budget, Experiment, Recipe, Setting, changes
 from tests.benchmarks.test_policies import tiny
 
-SMALL = Budget(traces=1, validation=1, watched=1, updates=2, warm=1, slots=8, online=1)
+SMALL = Budget(traces=1, validation=1, watched=1, updates=2, warm=1, slots=8, online=1, repeats=2)
 PARAMS = changes(jobs=4, hidden=8, replay=16, batch=8)
 
 
@@ -44,7 +44,8 @@ def test_agents_are_trained_once_and_two_phases_begin_with_the_first(tmp_path: P
         Setting("federated", 2, Recipe("", PARAMS, (), None, 2)),
     ]
     table = runner(tmp_path, []).run(small(*settings))
-    assert len(list((tmp_path / "agents").glob("*.pt"))) == 3
+    assert len(list((tmp_path / "agents").glob("*.pt"))) == 3 * SMALL.repeats
+    assert table["both/1"]["jct"] == pytest.approx(sum(table["both/1"]["each"]) / 2, abs=1e-3)
     assert table["imitation/1"]["curve"] == []
     (began, _), (ended, _) = table["both/1"]["curve"]
     assert began == 0 and ended >= SMALL.slots
