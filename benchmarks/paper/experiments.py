@@ -88,13 +88,15 @@ def _ablation(table: Table) -> str:
 
 def _federation(table: Table) -> str:
     jct = [table[f"{x} clusters/{x}"]["jct"] for x in CLUSTERS]
-    level = min(y for _, y in table[f"{CLUSTERS[0]} clusters/{CLUSTERS[0]}"]["curve"])
+    level = 1.05 * min(y for _, y in table[f"{CLUSTERS[0]} clusters/{CLUSTERS[0]}"]["curve"])
     slots = []
     for x in CLUSTERS:
         reached = [at / x for at, y in table[f"{x} clusters/{x}"]["curve"] if y <= level]
         slots.append(f"{reached[0]:.0f}" if reached else "never")
     spread = max(jct) / min(jct) - 1
-    return f"mean JCTs within {spread:.1%}; slots a cluster until as good as {CLUSTERS[0]} alone: {', '.join(slots)}"
+    names = " and ".join(map(str, CLUSTERS))
+    text = f"mean JCTs of {names} clusters within {spread:.1%} of each other; slots of each cluster until within 5 % "
+    return text + f"of the best of {CLUSTERS[0]} alone: {' and '.join(slots)}"
 
 
 def _lines(names: Iterable[str], points: Iterable[float], *fields: str) -> Tuple[Setting, ...]:

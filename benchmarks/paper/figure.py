@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from benchmarks.paper.settings import Experiment, Table
@@ -25,7 +26,8 @@ def draw(experiment: Experiment, table: Table, path: Path) -> None:
     axes.set_xlabel(experiment.axis)
     axes.set_ylabel("mean JCT, slots")
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
+    if len(experiment.series()) > 1:
+        axes.legend(frameon=False, fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=90)
     pyplot.close(figure)
@@ -51,7 +53,7 @@ def _bars(axes: Any, experiment: Experiment, table: Table) -> None:
         jct = [table[setting.name]["jct"] for setting in mine]
         bars = axes.bar(x, jct, 0.9 * width, color=COLOURS[k], label=name)
         axes.bar_label(bars, fmt="%.1f", fontsize=7)
-    axes.set_xticks(range(len(points)), [str(point) for point in points])
+    axes.set_xticks(range(len(points)), [fill(str(point), 16) for point in points])
 
 
 def _curves(axes: Any, experiment: Experiment, table: Table) -> None:
