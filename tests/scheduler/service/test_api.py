@@ -13,6 +13,7 @@ from scheduler.service.listen import address_of, bind, serve_api
 from scheduler.service.service import Service
 from scheduler.service.simulated import SimulatedCluster
 from scheduler.service.slot import Node
+from scheduler.service.snapshot import unpack
 from scheduler.service.spec import parse_spec
 
 TOKEN = "a-token-of-24-characters"
@@ -123,8 +124,11 @@ def test_decisions_are_told_beside_the_shadows(store):
         ["one"],
     )
     [job] = decision["jobs"]
-    assert job["had"] == [0, 0] and job["given"] == job["asked"] == job["shadow"] == [1, 2]
+    row, [recorded] = store.jobs()[0], store.decisions()
+    assert job["had"] == [0, 0] and job["given"] == [row.servers, row.workers] != [0, 0]
+    assert job["shadow"] == [part[0] for part in unpack(recorded.snapshot)["shadow"]]
     shown = CliRunner().invoke(policy, ["log", "--service", url]).output.splitlines()
     assert shown[0].split() == ["at", "policy", "job", "had", "asked", "given", "fifo"]
-    assert shown[1].split()[1:] == ["drf", "one", "0+0", "1+2", "1+2", "1+2"]
+    sizes = ["+".join(map(str, job[name])) for name in ("had", "asked", "given", "shadow")]
+    assert shown[1].split()[1:] == ["drf", "one", *sizes]
     server.should_exit = True
